@@ -1,9 +1,8 @@
 """The fault injector: a short run finds nothing, and what breaks a promise on purpose is found."""
 
-import pytest
 from chaos.checker import ACKNOWLEDGED, TOO_STALE
-from chaos.network import missing_for_partitions
 from chaos_run import ONE_CLUSTER, Run, violations
+from tools import EXPECTED, need
 
 # How often a fault that needs luck to be seen is tried: a slow machine has few commits and reads.
 RUNS_MAX = 4
@@ -28,6 +27,8 @@ def assert_found(tmp_path, name: str, violation: str, *options: str) -> dict:
 def test_a_run_with_faults_finds_nothing(tmp_path):
     status, output, figures = Run(tmp_path, "faults", "--seconds", "12", "--gap", "0.7").wait()
     assert status == 0 and figures["violations"] == [], output
+    # Without namespaces it runs all the same, with the other faults.
+    assert "NO PARTITIONS" not in output or "partitions" not in EXPECTED, output
     assert sum(figures["faults"].values()) >= 8 and len(figures["faults"]) >= 4, output
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
 
@@ -44,8 +45,8 @@ def test_without_a_spool_a_server_is_read_before_its_deletes_and_that_is_found(t
     assert violations(figures) == {TOO_STALE}, figures
 
 
-@pytest.mark.skipif(missing_for_partitions() is not None, reason=f"{missing_for_partitions()}")
 def test_a_router_that_reads_what_its_peer_has_spooled_is_found(tmp_path):
+    need("partitions")
     # A router reaches neither a server nor its peer, and its clients reach it. With `ignore` it acknowledges deletes
     # that the peer, which reads the server, does not know of; with `fail`, the default, it refuses them. The
     # invalidator, which would send the deletes through the peer within milliseconds, hangs.

@@ -14,13 +14,17 @@ SINGLE_FAULTS = {
     "gutter killed": ("kill:one-gutter@1+4",),
     "router hangs": ("hang:one-router-1@1+4",),
     "router killed": ("kill:one-router-1@1+4", "--routers", "3"),
+    # Nothing is committed meanwhile. Its return is noticed, and the commits from before the fault are still delivered.
+    "database hangs": ("hang:database@1+3", "--seconds", "10"),
+    "database killed": ("kill:database@1+3", "--seconds", "10"),
 }
 
 
 @pytest.mark.parametrize("name", SINGLE_FAULTS)
 def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
     fault, *more = SINGLE_FAULTS[name]
-    options = ("--fault", fault, *more, "--own-deletes", "0", "--stale-ms-max", STALE_MS_MAX, "--seconds", "7")
+    options = ("--fault", fault, "--own-deletes", "0", "--stale-ms-max", STALE_MS_MAX, "--seconds", "7")
+    options = (*options, *more)
     status, output, figures = Run(tmp_path, "single", *ONE_CLUSTER, *options).wait()
     assert status == 0 and figures["violations"] == [], output
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output

@@ -1,5 +1,6 @@
 """Continuous integration: databases that could be fetched must be there, or their tests would be skipped."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_a_machine_that_cannot_have_a_database_goes_without_it(machine):
     tested = machine.run(".ci/run")
     assert tested.returncode == 0 and "libfaketime" in tested.stdout, tested
     assert not any(database in tested.stdout for database in DATABASES)
+    assert ("partitions" in tested.stdout.split()) == (os.geteuid() == 0), tested
 
 
 def test_a_fetch_that_fails_is_a_failure(machine, tmp_path):

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from chaos.network import missing_for_partitions
 from replicated import fetched
 
 EXPECTED = os.environ.get("LOOKASIDE_EXPECTED_TOOLS", "").split()
@@ -23,6 +24,10 @@ TOOLS = {
     "mysql": (lambda: fetched("mysql"), "run tests/fetch_database mysql"),
     "postgres13": (lambda: fetched("postgres13"), "run tests/fetch_database postgres13"),
     "postgres18": (lambda: fetched("postgres18"), "run tests/fetch_database postgres18"),
+    "partitions": (
+        lambda: missing_for_partitions() is None,
+        "run the tests as root where network namespaces can be made",
+    ),
     "root": (lambda: os.geteuid() == 0, "run the tests as root"),
 }
 

@@ -157,6 +157,37 @@ async fn a_server_with_too_large_a_backlog_is_flushed_before_it_is_read() {
     assert_eq!((main.has("never deleted"), router.statistics().counts.flushes), (false, 1));
 }
 
+/// Deletes that had been synced long before were replaced by a flush record that had not been. A crash of the machine then
+/// lost all of them, and the next run read the server at once.
+#[tokio::test(start_paused = true)]
+async fn a_flush_record_survives_a_crash_between_two_syncs() {
+    let settings = SpoolSettings { fsync: Fsync::Interval(REPAIR), bytes_max: 1_000, ..SpoolSettings::default() };
+    let fixture = Fixture { settings, ..Fixture::default() };
+    let (router, main) = (fixture.start(ONE, 1), fixture.main());
+    main.put("k0", "old");
+    main.be(Health::Gone);
+    assert_eq!(router.delete(0, "k0").await, NOT_FOUND);
+    sync_all(&fixture);
+    for number in 1..100 {
+        assert_eq!(router.delete(0, &format!("k{number}")).await, NOT_FOUND);
+    }
+    assert_eq!(router.statistics().counts.overflows, 1);
+    router.kill().await;
+    fixture.disk.crash(|_| 0);
+    main.be(Health::Well);
+    let router = fixture.start(ONE, 1);
+    assert_eq!((router.backlog().flush_pending, router.get(0, "k0").await), (true, TKO));
+    sleep(REPAIR).await;
+    assert_eq!(router.get(0, "k0").await, Ok(Reply::Miss));
+}
+
+/// As the writer does at each interval.
+fn sync_all(fixture: &Fixture) {
+    for folder in fixture.disk.folders().unwrap() {
+        fixture.disk.files(&folder).unwrap().iter().for_each(|file| fixture.disk.sync(&folder, file).unwrap());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_backlog_of_all_servers_together_is_bounded() {
     const BOTH: &str = r#"{
@@ -429,12 +460,16 @@ async fn a_deleted_value_is_never_read_again() {
 async fn run_random_outages(seed: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let bytes_max = if random.bool() { 200 } else { 1 << 20 };
-    let fixture = Fixture { settings: SpoolSettings { bytes_max, ..SpoolSettings::default() }, ..Fixture::default() };
+    let fsync = if random.bool() { Fsync::Always } else { Fsync::Interval(REPAIR) };
+    let settings = SpoolSettings { bytes_max, fsync, ..SpoolSettings::default() };
+    let fixture = Fixture { settings, ..Fixture::default() };
     let main = fixture.main();
     let mut router = fixture.start(ONE, 2);
     let mut spooled = 0;
     // The versions that were deleted: a key must be gone or newer.
     let mut floors: BTreeMap<String, u64> = BTreeMap::new();
+    // Those that a crash of the machine leaves with intervals between syncs.
+    let mut synced_floors = floors.clone();
     for version in 1..80 {
         let (key, thread) = (format!("k{}", random.u8(0..4)), random.usize(0..2));
         match random.u8(0..12) {
@@ -444,14 +479,23 @@ async fn run_random_outages(seed: u64) -> u64 {
             4 => sleep(Duration::from_millis(random.u64(0..400))).await,
             5 if random.u8(0..3) == 0 => {
                 spooled += router.statistics().counts.spooled;
-                if random.bool() {
+                let is_closed = random.bool();
+                if is_closed {
                     // As in an upgrade.
                     router.replay.abort();
                     router.spool.close().await.expect("it is released");
                 }
                 router.kill().await;
+                if fsync != Fsync::Always && !is_closed {
+                    floors.clone_from(&synced_floors);
+                }
                 fixture.disk.crash(|bytes| random.usize(0..=bytes));
                 router = fixture.start(ONE, 2);
+                synced_floors.clone_from(&floors);
+            }
+            5 => {
+                sync_all(&fixture);
+                synced_floors.clone_from(&floors);
             }
             6..8 => drop(set_safely(&router, thread, &key, version).await),
             8..10 => {

@@ -7,7 +7,7 @@ use crate::peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, R
 use bytes::Bytes;
 use lookaside_client::{Network as _, PERMIT_ENDS_AFTER, Stream};
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_router::{Disk as _, PeerMissing, RouterConfig, SpoolStats, Tree};
+use lookaside_router::{Disk as _, Fsync, PeerMissing, RouterConfig, SpoolStats, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, Outcome, TkoReason};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -289,6 +289,64 @@ async fn a_fence_that_a_crash_restores_causes_no_flush() {
     sleep(PEER_TIMEOUT * 3).await;
     assert!(matches!(fixture.get(1, "k").await, Ok(Reply::Value { .. })), "released again");
     assert_eq!(main.asked("flush_all").len(), 0);
+}
+
+/// The file of the fence was removed when the flush record that replaces it was written and not synced. A crash of the
+/// machine left neither.
+#[tokio::test(start_paused = true)]
+async fn a_flush_for_a_silent_peer_survives_a_crash_between_two_syncs() {
+    let mut fixture = Fixture::start().await;
+    fixture.kill(1).await;
+    fixture.fsync = Fsync::Interval(Duration::from_secs(60));
+    fixture.start_router(1).await;
+    sleep(Duration::from_secs(1)).await;
+    let main = fixture.main();
+    main.put("k", "old");
+    main.be(Health::Frozen);
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    fixture.kill(0).await;
+    sleep(PEER_TIMEOUT * 2).await;
+    assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 0, "the fence has expired");
+    fixture.kill(1).await;
+    fixture.disks[1].crash(|_| 0);
+    main.be(Health::Well);
+    fixture.start_router(1).await;
+    assert_eq!(fixture.get(1, "k").await, TKO, "from the start");
+    sleep(REPAIR).await;
+    assert_eq!(fixture.get(1, "k").await, MISS);
+}
+
+/// A peer with a shorter time-out let the fence expire, flushed the server and read it again, while the router with the
+/// backlog went on to acknowledge deletes.
+#[tokio::test(start_paused = true)]
+async fn a_fence_lasts_for_as_long_as_the_router_with_the_backlog_relies_on_it() {
+    for is_restarted in [false, true] {
+        let mut fixture = Fixture::start().await;
+        fixture.peer_timeouts[1] = Duration::from_millis(500);
+        fixture.kill(1).await;
+        fixture.start_router(1).await;
+        sleep(Duration::from_secs(1)).await;
+        let main = fixture.main();
+        main.put("k", "old");
+        main.be(Health::Frozen);
+        assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+        // From now on it reaches nothing, and relies on what was confirmed.
+        fixture.cut_server(0, true);
+        (1..ROUTERS).for_each(|peer| fixture.cut_routers(0, peer, true));
+        main.be(Health::Well);
+        if is_restarted {
+            fixture.kill(1).await;
+            fixture.start_router(1).await;
+        }
+        sleep(Duration::from_millis(1_000)).await;
+        main.put("k", "old");
+        assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+        assert_eq!(fixture.get(1, "k").await, TKO, "{is_restarted}");
+        sleep(PEER_TIMEOUT).await;
+        assert!(fixture.delete(0, "k").await.is_err(), "nothing confirms it");
+        sleep(PEER_TIMEOUT).await;
+        assert_eq!(fixture.get(1, "k").await, MISS, "flushed");
+    }
 }
 
 /// Once an address with a comma was not parsed, and one too long for a request made the whole line of requests

@@ -9,7 +9,7 @@ use md5::{Digest as _, Md5};
 use serde_json::Value;
 use std::fmt;
 
-/// Keys of a configuration that cannot move a key of the cache.
+/// Settings of a pool that cannot move a key of the cache.
 const SETTINGS_OF_NO_PLACE: [&str; 6] =
     ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers", "resize_warm_up_s"];
 
@@ -34,20 +34,33 @@ impl ConfigId {
     }
 }
 
-/// Removes the settings wherever they can be. A pool may have such a name, too, but then it is an object.
-fn remove_settings(value: &mut Value) {
-    match value {
-        Value::Object(properties) => {
-            properties.retain(|name, value| !SETTINGS_OF_NO_PLACE.contains(&&**name) || is_pool(value));
-            properties.values_mut().for_each(remove_settings);
-        }
-        Value::Array(items) => items.iter_mut().for_each(remove_settings),
-        _ => {}
+/// Removes the settings of all pools, named ones and others. A pool, a handle or a key prefix may have the name of a
+/// setting, and then it counts.
+fn remove_settings(configuration: &mut Value) {
+    let pools = configuration.get_mut("pools").and_then(Value::as_object_mut);
+    pools.into_iter().flat_map(|pools| pools.values_mut()).for_each(remove_settings_of_pool);
+    remove_settings_of_inline_pools(configuration);
+}
+
+fn remove_settings_of_pool(pool: &mut Value) {
+    if let Value::Object(properties) = pool {
+        properties.retain(|name, _| !SETTINGS_OF_NO_PLACE.contains(&&**name));
     }
 }
 
-fn is_pool(value: &Value) -> bool {
-    value.get("servers").is_some() || value.get("inherit").is_some()
+/// An inline pool is the `pool` of a route, or is in a list of routes and has `"type": "Pool"`.
+fn remove_settings_of_inline_pools(value: &mut Value) {
+    match value {
+        Value::Object(properties) => {
+            properties.get_mut("pool").into_iter().for_each(remove_settings_of_pool);
+            properties.values_mut().for_each(remove_settings_of_inline_pools);
+            if value.get("type").is_some_and(|kind| kind == "Pool") {
+                remove_settings_of_pool(value);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_settings_of_inline_pools),
+        _ => {}
+    }
 }
 
 impl fmt::Display for ConfigId {
@@ -82,6 +95,35 @@ mod tests {
         }
         for other in [r#"{ "servers": ["h:2", "h:1"] }"#, r#"{ "servers": ["h:1", "h:2"], "weights": [1, 2] }"#] {
             assert_ne!(id(other), plain, "{other}");
+        }
+    }
+
+    /// It was taken for a setting, and then two configurations that route its keys to different servers were the same one.
+    #[test]
+    fn a_key_prefix_or_a_handle_with_the_name_of_a_setting_counts() {
+        for [one, other] in [
+            [
+                r#""type": "PrefixSelectorRoute", "policies": { "server_timeout": "PoolRoute|a" }, "wildcard": "PoolRoute|b""#,
+                r#""type": "PrefixSelectorRoute", "policies": {}, "wildcard": "PoolRoute|b""#,
+            ],
+            [r#""type": "X", "servers": ["a:1"], "tko_tracker": "PoolRoute|a""#, r#""type": "X", "servers": ["a:1"]"#],
+        ] {
+            let id = |route: &str| ConfigId::of(&format!(r#"{{ "route": {{ {route} }} }}"#)).expect("valid");
+            assert_ne!(id(one), id(other), "{one}");
+        }
+        let named = |name| ConfigId::of(&format!(r#"{{ "named_handles": {{ "{name}": "PoolRoute|a" }} }}"#));
+        assert_ne!(named("connect_timeout"), named("spare_after_ms"));
+    }
+
+    #[test]
+    fn settings_of_inline_pools_do_not_count() {
+        for route in [
+            r#"{ "type": "PoolRoute", "pool": { "servers": ["h:1"] SETTING } }"#,
+            r#"{ "type": "HashRoute", "children": [[{ "type": "Pool", "servers": ["h:1"] SETTING }]] }"#,
+        ] {
+            let id = |setting| ConfigId::of(&format!(r#"{{ "route": {} }}"#, route.replace("SETTING", setting)));
+            assert_eq!(id(r#", "server_timeout": 5"#), id(""), "{route}");
+            assert_ne!(id(r#", "weights": [5]"#), id(""), "{route}");
         }
     }
 

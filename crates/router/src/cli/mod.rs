@@ -136,8 +136,7 @@ pub struct Options {
     /// server for which this one has undelivered deletes. The suffix :ascii:ssl means TLS, verified by --pem-ca-path
     #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = parse_peer)]
     pub spool_peers: Vec<SpoolPeer>,
-    /// Seconds after which a silent peer's backlog is given up and the server flushed instead. Must be equal for all
-    /// routers of a cluster
+    /// Seconds after which the peers give up this router's backlog if it is silent, and flush the server instead
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub spool_peer_timeout: u32,
     /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it,

@@ -69,6 +69,7 @@ impl EtcdHistory {
         match error {
             EtcdError::Away(why) => HistoryError::Away(format!("{location}: {why}")),
             EtcdError::Refused(why) => HistoryError::Refused(format!("{location}: {why}")),
+            EtcdError::Foreign(why) => HistoryError::Unusable(format!("{location}: {why}")),
         }
     }
 }

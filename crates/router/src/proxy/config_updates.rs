@@ -2,15 +2,17 @@
 
 use super::Proxy;
 use crate::resize::driver::Applied;
+use crate::timeouts::READY_MAX;
 use crate::tree::Tree;
 use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::{Network, spawn};
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// The configurations that one thread is to apply.
 pub struct ConfigUpdates {
@@ -63,10 +65,7 @@ impl ConfigUpdates {
     /// Applies the newest configurations.
     pub async fn apply(&mut self, proxy: &Proxy) {
         let old = proxy.tree();
-        let tree = self.build_tree(Some(&old));
-        if !tree.secures_server_of(&old) {
-            tree.wait_until_ready().await;
-        }
+        let tree = self.build_ready_tree(&old).await;
         let old_tree_ended = old.ended();
         drop(old);
         let background_tasks = tree.background_tasks().clone();
@@ -79,6 +78,25 @@ impl ConfigUpdates {
             },
             proxy,
         );
+    }
+
+    /// A tree of the newest configurations that is ready. One that reaches a server by TLS which `old` reaches plain is not
+    /// waited for, also if it comes while another one is.
+    async fn build_ready_tree(&mut self, old: &Tree) -> Tree {
+        let waiting_ends = sleep_until(Instant::now() + READY_MAX);
+        let mut waiting_ends = pin!(waiting_ends);
+        loop {
+            let tree = self.build_tree(Some(old));
+            if tree.secures_server_of(old) {
+                return tree;
+            }
+            tokio::select! {
+                biased;
+                () = tree.wait_until_ready() => return tree,
+                () = &mut waiting_ends => return tree,
+                Ok(()) = self.configs.changed() => {}
+            }
+        }
     }
 
     /// Reports the tree that was built last when the earlier ones were reported, `batches_ended` has resolved, and the
@@ -95,5 +113,68 @@ impl ConfigUpdates {
             sleep_until(read_permits.latest_end()).await;
             let _ = applied.send((index, number));
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::router_config::RouterConfig;
+    use crate::frontend::limits::Settings;
+    use crate::shared::{Identity, SharedState};
+    use lookaside_client::{DestinationOptions, Listener, Stream};
+    use lookaside_routing::{Address, BoxFuture, Defaults};
+    use std::future::pending;
+    use std::io;
+    use std::time::Duration;
+    use tokio::sync::mpsc;
+
+    /// Its servers hang.
+    struct HungNetwork;
+
+    impl Network for HungNetwork {
+        fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            Box::pin(pending())
+        }
+
+        fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+            Box::pin(pending())
+        }
+    }
+
+    fn active(number: u64, servers: &str) -> Arc<ActiveConfigs> {
+        let pool = format!(r#"{{ "servers": [{servers}], "connect_timeout": 60000 }}"#);
+        let text = format!(r#"{{ "pools": {{ "A": {pool} }}, "route": "PoolRoute|A" }}"#);
+        let options = DestinationOptions { connect_eagerly: true, ..DestinationOptions::default() };
+        let config = RouterConfig::parse(&text, &Defaults::default(), &options).expect("a configuration");
+        Arc::new(ActiveConfigs { number, ..ActiveConfigs::single(Arc::new(config)) })
+    }
+
+    /// How long it takes to apply the second configuration, and a third one that comes a tenth of a second later.
+    async fn apply_two(second: &str, third: &str) -> Duration {
+        let configs = watch::Sender::new(active(1, r#""a:1""#));
+        let (applied, _reported) = mpsc::unbounded_channel();
+        let mut updates = ConfigUpdates::new(0, configs.subscribe(), applied, Arc::new(HungNetwork), 1);
+        let tree = updates.build_tree(None);
+        let proxy = Proxy::new(Settings::default(), SharedState::new(Identity::default(), "a test"), tree);
+        configs.send_replace(active(2, second));
+        let begin = Instant::now();
+        let third = active(3, third);
+        tokio::join!(updates.apply(&proxy), async {
+            sleep_until(begin + Duration::from_millis(100)).await;
+            configs.send_replace(third);
+        });
+        assert_eq!(updates.number, 3);
+        begin.elapsed()
+    }
+
+    /// It waited until a server of the one before was connected to, or for two seconds, and sent keys in plain meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_configuration_that_secures_a_server_does_not_wait_behind_another_one() {
+        let waited = apply_two(r#""a:1", "b:1""#, r#""a:1:ascii:ssl", "b:1""#).await;
+        assert_eq!(waited, Duration::from_millis(100));
+        // Another one waits for its servers, and both for no longer than one does.
+        let waited = apply_two(r#""a:1", "b:1""#, r#""a:1", "b:1", "c:1""#).await;
+        assert!(waited.abs_diff(READY_MAX) < Duration::from_millis(5), "{waited:?}");
     }
 }

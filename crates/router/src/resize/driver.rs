@@ -453,12 +453,14 @@ impl Resizer {
                 self.work.start(Work::Empty { config, server });
             }
         }
-        if let Some(purge) = self.work.next_purge(&self.coverage.purges()) {
+        let purges = self.coverage.purges();
+        if let Some(purge) = self.work.next_purge(&purges) {
             let kept = self.coverage.active_ids();
             let kept = kept.iter().filter_map(|id| self.configs.get(id)).cloned().collect();
             let config = self.configs[&purge.config].clone();
             self.work.start(Work::Purge { purge, config, kept });
         }
+        self.work.retain_requested(&purges);
     }
 
     fn start_fetches(&mut self) {

@@ -67,8 +67,11 @@ pub struct HistoryChange {
 pub enum HistoryError {
     /// Not now.
     Away(String),
-    /// Not by this router: its account lacks a permission, or the record is not of this version.
+    /// Not by this router: its account lacks a permission, or the change is too large.
     Refused(String),
+    /// There is something, but no record that this router can use: it is malformed, of another version or without a text
+    /// that it names; or the reply is not that of the store.
+    Unusable(String),
 }
 
 impl HistoryChange {
@@ -85,7 +88,7 @@ impl HistoryChange {
 
 impl fmt::Display for HistoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (HistoryError::Away(why) | HistoryError::Refused(why)) = self;
+        let (HistoryError::Away(why) | HistoryError::Refused(why) | HistoryError::Unusable(why)) = self;
         f.write_str(why)
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | replies | waits with each step until that is recorded | `recorded` |
 //! | does not reply | waits; the store is asked again every second | `away` |
-//! | refuses, or has a record that is not of this version | does not wait; the store is asked again after a minute | `refused` |
+//! | refuses, or has no record that can be used | does not wait; the store is asked again after a minute | `refused` |
 //!
 //! A change may be refused that is larger than another one. So after a refusal the store is asked about that change, under a
 //! condition that no record fulfils, until it accepts it or a configuration of the change is no longer covered.
@@ -151,8 +151,8 @@ impl HistoryRecorder {
                 self.record_error(&error);
                 match (error, change) {
                     (HistoryError::Away(_), _) => HistoryReply::Nothing,
-                    (HistoryError::Refused(_), None) => HistoryReply::Refused,
-                    (HistoryError::Refused(_), Some(change)) => {
+                    (HistoryError::Refused(_) | HistoryError::Unusable(_), None) => HistoryReply::Refused,
+                    (HistoryError::Refused(_) | HistoryError::Unusable(_), Some(change)) => {
                         self.probe = change.without_effect();
                         HistoryReply::Refused
                     }
@@ -173,7 +173,7 @@ impl HistoryRecorder {
     fn record_error(&mut self, error: &HistoryError) {
         let (state, interval) = match error {
             HistoryError::Away(_) => (HistoryState::Away, Duration::ZERO),
-            HistoryError::Refused(_) => (HistoryState::Refused, REFUSED_INTERVAL),
+            HistoryError::Refused(_) | HistoryError::Unusable(_) => (HistoryState::Refused, REFUSED_INTERVAL),
         };
         self.read_at = Instant::now() + interval;
         self.is_writable = false;
@@ -193,13 +193,20 @@ impl HistoryRecorder {
                  the user of --config the permission readwrite with --prefix for the configuration's key and .history, or, \
                  if the request is too large, raise etcd's --max-request-bytes"
             ),
+            HistoryError::Unusable(why) => tracing::error!(
+                why,
+                "the history of the configuration's changes in etcd cannot be used, so this router has one of its own, in \
+                 --config-cache: old values may come back if all routers restart during a change without it; run the \
+                 version that wrote the history, or let the endpoints of --config be etcd's own; or stop all routers, \
+                 remove the history (etcdctl del --prefix KEY.history) and flush all servers"
+            ),
         }
     }
 }
 
 /// The record as `stored`.
 pub(super) fn parse(stored: &StoredHistory) -> Result<SeenRecord, HistoryError> {
-    let history = stored.record.as_deref().map(History::parse).transpose().map_err(HistoryError::Refused)?;
+    let history = stored.record.as_deref().map(History::parse).transpose().map_err(HistoryError::Unusable)?;
     Ok((stored.revision, history.unwrap_or_default()))
 }
 
@@ -259,6 +266,6 @@ async fn read_with_texts(
     }
     Err(match is_complete {
         true => HistoryError::Away("other routers change it all the time".to_owned()),
-        false => HistoryError::Refused("a configuration that it names has no text".to_owned()),
+        false => HistoryError::Unusable("a configuration that it names has no text".to_owned()),
     })
 }

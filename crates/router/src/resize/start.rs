@@ -7,6 +7,9 @@
 //!
 //! A history that the routers share counts as the report of one more peer, which never forgets. It always replies to a
 //! router that knows nothing else: that one does not start before it has.
+//!
+//! A state on disk or a history that is there and cannot be used shows that this is no first start. A router that knows
+//! nothing else does not start then, either.
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings, UsableConfig};
 use super::history::HistoryError;
@@ -45,7 +48,10 @@ impl Resizer {
         network: Arc<dyn Network>,
         channels: ResizerChannels,
     ) -> Result<Resizer, String> {
-        let stored = load(&*store, host);
+        let (stored, unusable) = match load(&*store, host) {
+            Ok(stored) => (stored, None),
+            Err(why) => (None, Some(why)),
+        };
         // Its clients wait, and what it needs is in its state.
         let is_continued = settings.is_takeover && stored.is_some();
         let (mut reports, texts) = match is_continued {
@@ -59,35 +65,69 @@ impl Resizer {
         }
         let mut recorder = HistoryRecorder::new(settings.history.clone(), host.status().clone());
         let (history, recorded) = match settings.history {
-            Some(_) if is_continued => (Some(None), Vec::new()),
+            Some(_) if is_continued => (SharedHistory::Unknown, Vec::new()),
             _ => read_history(&mut recorder, &settings, host).await?,
         };
         let newest = ConfigId::of(config.text())?;
-        reports.extend(history.iter().flatten().find_map(|(_, history)| history.to_report(newest)));
+        reports.extend(history.record().and_then(|(_, history)| history.to_report(newest)));
         let mut initial = match join(stored, &reports, of_peers, &recorded)? {
             Some(joined) => joined,
-            None if history == Some(None) => return Err(unknown_history_error(&settings)),
-            None => InitialCoverage::first(config.clone())?,
+            None => match (unusable, &history) {
+                (Some(why), _) => return Err(unusable_state_error(&why)),
+                (None, SharedHistory::Unknown) => return Err(unknown_history_error(&settings)),
+                (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(why)),
+                (None, SharedHistory::Unused | SharedHistory::Known(_)) => InitialCoverage::first(config.clone())?,
+            },
         };
         initial.cover_recorded(recorded);
         let status = (host.status().clone(), recorder);
-        let mut resizer = Resizer::new((initial, history), settings, store, status, network, channels);
+        let mut resizer = Resizer::new((initial, history.into_record()), settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)
     }
 }
 
-/// The shared history, if it is used and as far as it is known, and its configurations.
+/// What a router knows of the shared history when it starts.
+enum SharedHistory {
+    /// None is shared, or this router may not write it.
+    Unused,
+    /// The store has not replied.
+    Unknown,
+    /// The store has something that this router cannot use. The text says what.
+    Unusable(String),
+    Known(SeenRecord),
+}
+
+impl SharedHistory {
+    fn record(&self) -> Option<&SeenRecord> {
+        match self {
+            SharedHistory::Known(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The record as far as it is known; `None` if no history is used.
+    fn into_record(self) -> Option<Option<SeenRecord>> {
+        match self {
+            SharedHistory::Unused | SharedHistory::Unusable(_) => None,
+            SharedHistory::Unknown => Some(None),
+            SharedHistory::Known(record) => Some(Some(record)),
+        }
+    }
+}
+
+/// The shared history, and its configurations.
 async fn read_history(
     recorder: &mut HistoryRecorder,
     settings: &ResizerSettings,
     host: &dyn ResizeHost,
-) -> Result<(Option<Option<SeenRecord>>, Vec<UsableConfig>), String> {
+) -> Result<(SharedHistory, Vec<UsableConfig>), String> {
     let is_usable = |id, text: &str| UsableConfig::parse_recorded(id, text, host).is_ok();
     let HistoryAtStart { record, texts } = match recorder.read_first(&is_usable).await {
         Some(Ok(history)) => history,
-        Some(Err(HistoryError::Away(_))) => return Ok((Some(None), Vec::new())),
-        Some(Err(HistoryError::Refused(_))) | None => return Ok((None, Vec::new())),
+        Some(Err(HistoryError::Away(_))) => return Ok((SharedHistory::Unknown, Vec::new())),
+        Some(Err(HistoryError::Unusable(why))) => return Ok((SharedHistory::Unusable(why), Vec::new())),
+        Some(Err(HistoryError::Refused(_))) | None => return Ok((SharedHistory::Unused, Vec::new())),
     };
     let parse = |(id, text): (ConfigId, String)| {
         let usable = UsableConfig::parse_recorded(id, &text, host);
@@ -95,7 +135,7 @@ async fn read_history(
     };
     let recorded = texts.into_iter().map(parse).collect::<Result<_, String>>()?;
     warn_of_lost(settings, &record);
-    Ok((Some(Some(record)), recorded))
+    Ok((SharedHistory::Known(record), recorded))
 }
 
 /// A router that started as the first of its cluster would trust servers that have missed deletes.
@@ -105,6 +145,24 @@ fn unknown_history_error(settings: &ResizerSettings) -> String {
          from a peer, so it does not know which servers have missed deletes: it must be started again; check that etcd \
          answers and can write (etcdctl endpoint health)",
         history_location(settings)
+    )
+}
+
+fn unusable_history_error(why: &str) -> String {
+    format!(
+        "the history of the configuration's changes in etcd cannot be used, and this router has none in --config-cache or \
+         from a peer, so it does not know which servers have missed deletes: {why}; start the version that wrote the history, \
+         and name endpoints of etcd in --config that let all requests pass. Or, if no router of the cluster runs: remove the \
+         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+    )
+}
+
+fn unusable_state_error(why: &str) -> String {
+    format!(
+        "the saved configurations in FILE.coverage, beside --config-cache FILE, cannot be used, and no peer and no history in \
+         etcd knows others, so this router does not know which servers have missed deletes: {why}; make the file readable, \
+         start the version that wrote it, with the certificates that its configurations name, or start a peer first. Or, if \
+         no router of the cluster runs: remove the file and flush all servers before a router starts"
     )
 }
 
@@ -168,19 +226,20 @@ fn join(
     }
 }
 
-fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCoverage> {
+/// The state in `store`; `None` if there is none. The error says why it cannot be used.
+fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Result<Option<InitialCoverage>, String> {
     let stored = store.load().map_err(|error| error.to_string()).and_then(|text| {
         let Some(text) = text else { return Ok(None) };
         InitialCoverage::stored(&StoredCoverage::parse(&text)?, host).map(Some)
     });
-    stored.unwrap_or_else(|why| {
+    if let Err(why) = &stored {
         tracing::error!(
             why,
-            "cannot use the saved configurations, and asks the peers instead: copies that a former configuration \
-            placed may be read if no peer knows it; flush the servers if the configuration was changed"
+            "cannot use the saved configurations, and asks the peers and the history in etcd instead: keep FILE.coverage \
+             beside --config-cache FILE, or remove both"
         );
-        None
-    })
+    }
+    stored
 }
 
 #[cfg(test)]

@@ -169,6 +169,65 @@ async fn a_router_that_knows_nothing_does_not_start_without_the_history() {
     assert!(Router::start(&text, &history).await.is_ok(), "the history is empty: this is a first start");
 }
 
+/// It took itself for the first of its cluster, with a line in the log, and trusted servers that had missed deletes.
+#[tokio::test(start_paused = true)]
+async fn a_router_with_a_history_that_cannot_be_used_does_not_start_without_memory() {
+    let text = text_of("a:1");
+    let present = History { configs: vec![recorded(&text, true)], ..History::default() };
+    let history = |record: &str| {
+        let history = Arc::<MemoryHistory>::default();
+        history.set_record(record);
+        history
+    };
+    let of_later = present.to_json().replace(r#""version":1"#, r#""version":2"#);
+    // The last one names a text that is not there.
+    for (record, why) in [(&*of_later, "version 2"), ("{", "malformed"), (&*present.to_json(), "no text")] {
+        let refused = Router::start(&text, &history(record)).await.err().expect("it does not start");
+        assert!(refused.contains(why) && refused.contains("etcdctl del --prefix"), "{refused}");
+        // One with a file knows enough.
+        let router =
+            Router::start_with(&text, &history(record), Box::new(Disk(text.clone()))).await.expect("it starts");
+        assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]), "{record}");
+    }
+    // An account that may not write has no history.
+    let refusing = Arc::<MemoryHistory>::default();
+    refusing.refuse_all();
+    let router = Router::start(&text, &refusing).await.expect("it starts");
+    assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]));
+}
+
+/// A disk whose file was damaged, or cannot be read.
+struct DamagedDisk(Option<&'static str>);
+
+impl CoverageStore for DamagedDisk {
+    fn load(&self) -> io::Result<Option<String>> {
+        self.0.map(|text| Some(text.to_owned())).ok_or_else(|| io::Error::other("Permission denied"))
+    }
+
+    fn save(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+/// It logged that, and took itself for the first of its cluster.
+#[tokio::test(start_paused = true)]
+async fn a_router_whose_file_cannot_be_used_does_not_start_without_another_memory() {
+    let (former, text, history) = (text_of("a:1"), text_of("b:1"), Arc::<MemoryHistory>::default());
+    for (file, why) in [(Some("{\"version\": 1"), "EOF"), (None, "Permission denied")] {
+        let refused = Router::start_with(&text, &history, Box::new(DamagedDisk(file))).await.err();
+        let refused = refused.expect("it does not start");
+        assert!(refused.contains(why) && refused.contains("FILE.coverage"), "{refused}");
+    }
+    let configs = vec![recorded(&former, true)];
+    history.set(&History { configs, ..History::default() }, &[(id_of(&former), &former)]);
+    let router = Router::start_with(&text, &history, Box::new(DamagedDisk(None))).await.expect("the history is enough");
+    assert_eq!(router.reads(), id_of(&former));
+}
+
 /// No router of a cluster started any more after its version had been replaced by an earlier one.
 #[tokio::test(start_paused = true)]
 async fn a_former_configuration_that_cannot_be_used_is_lost() {

@@ -96,8 +96,10 @@ pub(super) struct WorkQueue {
     status: Arc<ResizeStatus>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     started: BTreeSet<WorkId>,
-    /// Work whose last attempt failed, which was logged.
+    /// Work whose last attempt failed, which was logged, and work that runs for the first time.
     failed: BTreeSet<WorkId>,
+    /// Work that was asked for since [`WorkQueue::retain_requested`].
+    requested: BTreeSet<WorkId>,
     /// The purge that was started last.
     last_purge: Option<Purge>,
     purge_limits: PurgeLimits,
@@ -107,8 +109,8 @@ impl WorkQueue {
     /// Without work, of one of `routers` that change the same servers.
     pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>, routers: usize) -> WorkQueue {
         let (running, started, failed) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
-        let purge_limits = PurgeLimits::shared_by(routers);
-        WorkQueue { network, status, running, started, failed, last_purge: None, purge_limits }
+        let (purge_limits, requested) = (PurgeLimits::shared_by(routers), BTreeSet::new());
+        WorkQueue { network, status, running, started, failed, requested, last_purge: None, purge_limits }
     }
 
     pub(super) fn clear(&mut self) {
@@ -134,6 +136,7 @@ impl WorkQueue {
             Work::Empty { config, server } => WorkId::Empty(*config, server.clone()),
             Work::Purge { purge, .. } => WorkId::Purge(purge.clone()),
         };
+        self.requested.insert(id.clone());
         if !self.started.insert(id.clone()) {
             return;
         }
@@ -158,6 +161,17 @@ impl WorkQueue {
                 Work::FetchRecorded { store, id } => fetch_recorded(&*store, id, is_logged).await,
             }
         }));
+    }
+
+    /// Drops the failures of work that is no longer needed: it does not run, is none of `purges`, and was not asked for
+    /// since the last call.
+    pub(super) fn retain_requested(&mut self, purges: &[Purge]) {
+        let requested = std::mem::take(&mut self.requested);
+        self.failed.retain(|id| {
+            // Purges take turns.
+            let is_pending = matches!(id, WorkId::Purge(purge) if purges.contains(purge));
+            is_pending || requested.contains(id) || self.started.contains(id)
+        });
     }
 
     /// The next that is done. Cancel safe.
@@ -404,5 +418,24 @@ mod tests {
         }
         assert_eq!(tried, ["a:1", "b:1", "c:1", "a:1", "b:1"]);
         assert_eq!(work.next_purge(&[]), None);
+    }
+
+    /// The work of each configuration that was given up stayed there.
+    #[tokio::test]
+    async fn failures_of_work_that_is_not_needed_any_more_are_dropped() {
+        let mut work = WorkQueue::new(Arc::new(TcpNetwork), Arc::default(), 1);
+        let config = ConfigId(7);
+        let server = |name: &str| Address(name.into());
+        let empty = |name| WorkId::Empty(config, server(name));
+        let purge = Purge { config, server: server("c:1"), number: 1 };
+        work.failed = [empty("a:1"), empty("b:1"), WorkId::Purge(purge.clone())].into();
+        work.start(Work::Empty { config, server: server("a:1") });
+        work.start(Work::Empty { config, server: server("d:1") });
+        work.retain_requested(std::slice::from_ref(&purge));
+        assert_eq!(work.failed.len(), 3, "what runs for the first time, what runs again, and a purge");
+        assert!(!work.failed.contains(&empty("b:1")));
+        work.clear();
+        work.retain_requested(&[]);
+        assert!(work.failed.is_empty());
     }
 }

@@ -64,6 +64,7 @@ use lookaside_routing::{Address, Destination};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
 use peer_protocol::KeyFragments;
+use peer_requests::UNCONFIGURED_SERVERS_MAX;
 use peers::Peers;
 use record::Deletion;
 use replay::Replayer;
@@ -71,7 +72,7 @@ use segments::TotalBytes;
 use server_log::ServerLog;
 use shared::SpoolShared;
 use stats::SpoolCounters;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -239,11 +240,29 @@ impl Spool {
     /// The state of a server, created if it is new.
     fn server(&self, address: &Address) -> Arc<ServerLog> {
         let mut servers = self.shared.servers.lock();
-        let create = || {
-            let fence = self.shared.tko_trackers.fence(address);
-            ServerLog::new(address.clone(), recovery::folder_name(address), fence)
-        };
-        servers.entry(address.clone()).or_insert_with(create).clone()
+        if let Some(server) = servers.get(address) {
+            return server.clone();
+        }
+        // Those of former configurations.
+        if servers.values().filter(|server| server.is_unconfigured()).count() >= UNCONFIGURED_SERVERS_MAX {
+            self.remove_unused(&mut servers);
+        }
+        let fence = self.shared.tko_trackers.fence(address);
+        let server = ServerLog::new(address.clone(), recovery::folder_name(address), fence);
+        servers.insert(address.clone(), server.clone());
+        server
+    }
+
+    /// Removes servers that no configuration names, and that have neither a backlog nor a fence.
+    fn remove_unused(&self, servers: &mut BTreeMap<Address, Arc<ServerLog>>) {
+        // Not those that another task holds: a second `ServerLog` of the same server would be a second fence.
+        servers.retain(|_, server| {
+            let is_unused = server.is_unconfigured() && server.is_idle() && Arc::strong_count(server) == 1;
+            if is_unused && let Err(error) = self.shared.disk.remove_folder(&server.folder) {
+                tracing::warn!(folder = server.folder, %error, "cannot remove an empty folder of the spool");
+            }
+            !is_unused
+        });
     }
 
     /// Spools deletes for a server. On success they are on disk, and the server is fenced here, at the peers,
@@ -347,5 +366,25 @@ impl Drop for ConfiguredServer {
 impl std::fmt::Debug for Spool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Spool").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without peers nothing dropped them: each server that a configuration had named stayed in memory.
+    #[test]
+    fn servers_of_former_configurations_are_dropped_in_the_end() {
+        let spool = Spool::open(Arc::<MemoryDisk>::default(), TkoTrackers::new(), SpoolSettings::default());
+        let spool = spool.expect("the disk is good");
+        let server = |number: usize| Address(format!("server-{number}:1").into());
+        let kept = spool.configure(&server(0));
+        for number in 1..3 * UNCONFIGURED_SERVERS_MAX {
+            drop(spool.configure(&server(number)));
+            assert!(spool.shared.servers.lock().len() <= UNCONFIGURED_SERVERS_MAX + 1);
+        }
+        assert!(spool.shared.servers.lock().contains_key(&server(0)));
+        drop(kept);
     }
 }

@@ -3,7 +3,8 @@
 //! | get of `__mcrouter__.` and | its value |
 //! |---|---|
 //! | `spool_fenced(ROUTER)` | the servers that are fenced for that router, one per line |
-//! | `spool_fence(ROUTER,NUMBER,SERVER)`, `spool_release(ROUTER,NUMBER,SERVER)` | `ok` once it is on disk, and no client reads the server; until then `permits in use` |
+//! | `spool_fence_for(ROUTER,NUMBER,MS,SERVER)`, `spool_release(ROUTER,NUMBER,SERVER)` | `ok` once it is on disk, and no client reads the server; until then `permits in use` |
+//! | `spool_fence(ROUTER,NUMBER,SERVER)` | the same for the time that this router fences for itself: of earlier versions |
 //! | `spool_delete(SERVER,HOLD_OFF_MS,IS_BASE64,KEY)` | `ok` if the server has applied the delete |
 //! | `spool_flush(SERVER)` | `ok` if the server was flushed |
 //! | `spool_part(ROUTER,NUMBER,BYTES)` | `ok`: the first bytes of a key that is too long for one request, for |
@@ -24,10 +25,14 @@ use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::time::Duration;
 
 /// The most first parts of keys that wait for their rest. Beyond it the oldest is dropped, and its delete is not
 /// forwarded.
 const FRAGMENTS_MAX: usize = 1_000;
+
+/// The longest fence: any client can ask for one. It is the longest of `--spool-peer-timeout`, too.
+pub(super) const FENCE_MAX: Duration = Duration::from_secs(3_600);
 
 /// The reply to a request for a fence that is on disk, while clients may read the server by a permit from before. The
 /// request is to be repeated in a moment.
@@ -37,9 +42,36 @@ pub(super) fn fenced_query(router: RouterId) -> Vec<u8> {
     [ADMIN_KEY_PREFIX, format!("spool_fenced({router})").as_bytes()].concat()
 }
 
-/// The request to fence a server. `None` if the address is too long.
-pub(super) fn fence_request(router: RouterId, number: u64, server: &Address) -> Option<Vec<u8>> {
-    server_request("fence", router, number, server)
+/// A request to fence a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FenceRequest {
+    pub(super) router: RouterId,
+    pub(super) number: u64,
+    /// How long the fence lasts unless it is renewed. `None` in a request of an earlier version: as long as those of the
+    /// receiver.
+    pub(super) duration: Option<Duration>,
+    pub(super) server: Address,
+}
+
+impl FenceRequest {
+    /// `None` if the address is too long.
+    pub(super) fn to_key(&self) -> Option<Vec<u8>> {
+        let FenceRequest { router, number, duration, server } = self;
+        let Some(duration) = duration else { return server_request("fence", *router, *number, server) };
+        let name = format!("spool_fence_for({router},{number},{},{})", duration.as_millis(), encode_address(server));
+        Some([ADMIN_KEY_PREFIX, name.as_bytes()].concat()).filter(|key| fits(key))
+    }
+
+    /// `name` is the key behind `spool_`. `None` if it is another request.
+    pub(super) fn parse(name: &[u8]) -> Option<FenceRequest> {
+        if let Some((router, number, server)) = parse_server_request(name, "fence") {
+            return Some(FenceRequest { router, number, duration: None, server });
+        }
+        let [router, number, duration_ms, server] = parse_arguments(name, "fence_for")?;
+        let (router, number) = parse_message_id(router, number)?;
+        let duration = Duration::from_millis(str::from_utf8(duration_ms).ok()?.parse().ok()?).min(FENCE_MAX);
+        Some(FenceRequest { router, number, duration: Some(duration), server: decode_address(server)? })
+    }
 }
 
 /// The request to release a server. `None` if the address is too long.
@@ -90,11 +122,6 @@ fn request_with_bytes(start: &str, bytes: &[u8]) -> Vec<u8> {
 
 fn fits(key: &[u8]) -> bool {
     key.len() <= KEY_BYTES_MAX
-}
-
-/// The router, number and server of a fence request: `name` is the key behind `spool_`.
-pub(super) fn parse_fence(name: &[u8]) -> Option<(RouterId, u64, Address)> {
-    parse_server_request(name, "fence")
 }
 
 pub(super) fn parse_release(name: &[u8]) -> Option<(RouterId, u64, Address)> {
@@ -208,9 +235,12 @@ mod tests {
     fn requests_are_valid_keys_and_parsing_reverses_composing() {
         for server in ["10.0.0.7:11211", "[::1]:11211", "/run/a b", "a,(%):1", "/\u{e4}\n"] {
             let server = Address(server.into());
-            let request = fence_request(RouterId(7), u64::MAX, &server).expect("it fits");
-            assert!(request.iter().all(u8::is_ascii_graphic), "{server}");
-            assert_eq!(parse_fence(name(&request)), Some((RouterId(7), u64::MAX, server.clone())));
+            for duration in [None, Some(Duration::from_millis(1_500)), Some(FENCE_MAX)] {
+                let fence = FenceRequest { router: RouterId(7), number: u64::MAX, duration, server: server.clone() };
+                let request = fence.to_key().expect("it fits");
+                assert!(request.iter().all(u8::is_ascii_graphic), "{server}");
+                assert_eq!(FenceRequest::parse(name(&request)), Some(fence));
+            }
             for key_bytes in 1..=KEY_BYTES_MAX {
                 let key = Bytes::from("k,(%)".repeat(50)).slice(..key_bytes);
                 let deletion = Deletion { key, is_base64: true, hold_off_ms: u32::MAX };
@@ -227,7 +257,8 @@ mod tests {
         }
         assert_eq!(parse_fenced_query(name(&fenced_query(RouterId(9)))), Some(RouterId(9)));
         let long = Address("x".repeat(212).into());
-        assert_eq!(fence_request(RouterId(7), 1, &long), None);
+        let fence = FenceRequest { router: RouterId(7), number: 1, duration: None, server: long.clone() };
+        assert_eq!((fence.to_key(), FenceRequest { duration: Some(FENCE_MAX), ..fence }.to_key()), (None, None));
         let deletion = Deletion { key: "k".into(), is_base64: false, hold_off_ms: 0 };
         assert!(delete_requests(RouterId(7), || 1, &long, &deletion).is_some(), "short enough for this");
         let deletion = Deletion { key: "k".repeat(100).into(), ..deletion };
@@ -239,8 +270,11 @@ mod tests {
         let fragments = KeyFragments::default();
         let malformed = ["", "fence", "fence()", "fence(x,1,a:1)", "fence(7,x,a:1)", "fence(7,1,%4)", "fence(7,1,%zz)"];
         for name in malformed {
-            assert_eq!(parse_fence(name.as_bytes()), None, "{name}");
+            assert_eq!(FenceRequest::parse(name.as_bytes()), None, "{name}");
         }
+        assert_eq!(FenceRequest::parse(b"fence_for(7,1,x,a:1)"), None);
+        let endless = FenceRequest::parse(b"fence_for(7,1,99999999999,a:1)").expect("a request");
+        assert_eq!(endless.duration, Some(FENCE_MAX));
         for name in ["delete(a:1,0,0)", "delete(a:1,x,0,k)", "delete_rest(7,1,a:1,0,0,k)", "part(7,1)"] {
             assert!(!fragments.insert(name.as_bytes()) && fragments.parse_delete(name.as_bytes()).is_none(), "{name}");
         }

@@ -2,7 +2,7 @@
 
 use super::Spool;
 use super::ids::RouterId;
-use super::peer_protocol;
+use super::peer_protocol::{self, FenceRequest};
 use super::record::Deletion;
 use super::recovery::SERVERS_MAX;
 use super::server_log::ServerLog;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// The most servers that no configuration names. Beyond it requests of peers for further ones are refused.
-const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
+pub(super) const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
 /// The most routers that fence one server.
 const PEER_FENCES_MAX: usize = 1_000;
 
@@ -32,8 +32,8 @@ impl Spool {
         if let Some(router) = peer_protocol::parse_fenced_query(name) {
             return self.list_fenced_for(router);
         }
-        if let Some((router, sequence, address)) = peer_protocol::parse_fence(name) {
-            return self.fence_for_peer(router, sequence, &address).await;
+        if let Some(request) = FenceRequest::parse(name) {
+            return self.fence_for_peer(request).await;
         }
         let (router, sequence, address) = peer_protocol::parse_release(name)?;
         self.release_for_peer(router, sequence, &address).await
@@ -60,19 +60,23 @@ impl Spool {
         (!self.is_own_id(router)).then(|| fenced.collect::<Vec<_>>().join("\r\n").into_bytes())
     }
 
-    async fn fence_for_peer(&self, router: RouterId, sequence: u64, address: &Address) -> Option<Vec<u8>> {
+    async fn fence_for_peer(&self, request: FenceRequest) -> Option<Vec<u8>> {
+        let FenceRequest { router, number: sequence, duration, server: address } = request;
         if self.is_own_id(router) {
             return None;
         }
-        if !self.is_known(address) && !self.has_space_for_unconfigured() {
+        if !self.is_known(&address) && !self.has_space_for_unconfigured() {
             return Some(b"too many servers".to_vec());
         }
-        let server = self.server(address);
+        let server = self.server(&address);
         if server.peer_fences() >= PEER_FENCES_MAX && !server.is_fenced_for(router) {
             return Some(b"too many routers have fenced the server".to_vec());
         }
-        let until = Instant::now() + self.shared.settings.peer_timeout;
-        let reply = self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until }).await;
+        // The other router acknowledges deletes for half of its own time-out after the last renewal.
+        let duration = duration.unwrap_or(self.shared.settings.peer_timeout);
+        let until = Instant::now() + duration;
+        let reply =
+            self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until, duration }).await;
         // Not while clients of this router may read the server, which do not know of the fence yet.
         let is_read = reply == b"ok" && server.permits_left(&self.shared.settings.read_permits).is_some();
         Some(if is_read { peer_protocol::PERMITS_IN_USE.to_vec() } else { reply })
@@ -142,14 +146,7 @@ impl Spool {
         if has_space(&servers) {
             return true;
         }
-        // Not those that another task holds: a second `ServerLog` of the same server would be a second fence.
-        servers.retain(|_, server| {
-            let is_unused = server.is_unconfigured() && server.is_idle() && Arc::strong_count(server) == 1;
-            if is_unused && let Err(error) = self.shared.disk.remove_folder(&server.folder) {
-                tracing::warn!(folder = server.folder, %error, "cannot remove an empty folder of the spool");
-            }
-            !is_unused
-        });
+        self.remove_unused(&mut servers);
         has_space(&servers)
     }
 }

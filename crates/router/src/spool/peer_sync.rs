@@ -2,7 +2,7 @@
 //! server, so that a server that hangs does not delay a fence.
 
 use super::peer_connection::{PeerConnection, PeerError};
-use super::peer_protocol;
+use super::peer_protocol::{self, FenceRequest};
 use super::peers::{Peer, Peers};
 use super::server_log::BacklogState;
 use super::settings::PeerMissing;
@@ -30,6 +30,7 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         connection: PeerConnection::new(network, &peer.address, peers.timeout()),
         queried_at: Instant::now(),
         unreleased: BTreeSet::new(),
+        knows_durations: true,
         has_unconfirmed: false,
         last_error: None,
         logged: Reachability::Reachable,
@@ -65,7 +66,9 @@ struct PeerSync<'a> {
     queried_at: Instant,
     /// Servers that it may have fenced and need not.
     unreleased: BTreeSet<Address>,
-    /// The peer has set a fence, and confirms it when permits of its clients have ended.
+    /// Requests for fences say how long these last.
+    knows_durations: bool,
+    /// The peer has set a fence, and confirms it when permits of its clients have ended; or it is to be asked once more.
     has_unconfirmed: bool,
     last_error: Option<PeerError>,
     /// What the log says.
@@ -125,6 +128,7 @@ impl PeerSync<'_> {
     /// Releases servers without a backlog and renews the fences of the others.
     async fn sync(&mut self, backlog_state: GetBacklogState<'_>) -> Result<(), PeerError> {
         let fenced = self.update_fences(backlog_state);
+        self.knows_durations |= !self.connection.is_open();
         if !self.connection.is_open() || self.queried_at.elapsed() > self.peers.confirmed_for() / 4 {
             self.query_fenced(&fenced, backlog_state).await?;
         }
@@ -171,7 +175,11 @@ impl PeerSync<'_> {
     }
 
     async fn renew_fences(&mut self, fenced: &[Address]) -> Result<(), PeerError> {
-        let compose = |server| peer_protocol::fence_request(self.peers.own_id(), self.peers.next_sequence(), server);
+        let compose = |server: &Address| {
+            let (router, number) = (self.peers.own_id(), self.peers.next_sequence());
+            let duration = self.knows_durations.then(|| self.peers.fenced_for());
+            FenceRequest { router, number, duration, server: server.clone() }.to_key()
+        };
         // A server whose address is too long for a request is never confirmed.
         let requests: Vec<_> = fenced.iter().filter_map(|server| Some((server, compose(server)?))).collect();
         self.has_unconfirmed = false;
@@ -179,6 +187,11 @@ impl PeerSync<'_> {
             let requested_at = Instant::now();
             let keys: Vec<_> = requests.iter().map(|(_, key)| key.clone()).collect();
             let replies = self.connection.get(&keys).await?;
+            if self.knows_durations && replies.iter().all(Option::is_none) {
+                // It is of an earlier version, or has no spool any more.
+                (self.knows_durations, self.has_unconfirmed) = (false, true);
+                return Ok(());
+            }
             let mut fences = self.peer.fences.lock();
             for ((server, _), reply) in requests.iter().zip(replies) {
                 self.has_unconfirmed |= reply.as_deref() == Some(peer_protocol::PERMITS_IN_USE);

@@ -13,7 +13,8 @@
 //! that only A cannot reach. A peer forwards for several servers at once, so a hung server delays no other.
 //!
 //! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for
-//! all of `peer_timeout`, counted from when the request arrived. So whatever is lost or delayed, A stops acknowledging
+//! all of `peer_timeout`, counted from when the request arrived: that of the router which has the backlog, as the request
+//! says. So whatever is lost or delayed, A stops acknowledging
 //! before a peer's fence expires. A peer whose fence expires flushes S before it reads S again.
 //!
 //! Invariant: from the moment that any router has acknowledged a delete that it spooled for a server, no router reads
@@ -59,6 +60,8 @@ pub(super) struct Peers {
     /// Of the next request. Increases over restarts.
     sequence: AtomicU64,
     confirmed_for: Duration,
+    /// How long a fence at a peer lasts after the last request.
+    fenced_for: Duration,
     /// How long a peer may take to connect, or to reply.
     timeout: Duration,
     missing: PeerMissing,
@@ -134,6 +137,7 @@ impl Peers {
             own_id,
             sequence: AtomicU64::new(run << RUN_SHIFT),
             confirmed_for: settings.peer_timeout / 2,
+            fenced_for: settings.peer_timeout,
             timeout: settings.timeout,
             missing: settings.peer_missing,
             read_permits: settings.read_permits.clone(),
@@ -147,6 +151,10 @@ impl Peers {
 
     pub(super) fn confirmed_for(&self) -> Duration {
         self.confirmed_for
+    }
+
+    pub(super) fn fenced_for(&self) -> Duration {
+        self.fenced_for
     }
 
     pub(super) fn timeout(&self) -> Duration {

@@ -15,6 +15,7 @@
 //! | a newer format | an error: only the newer version can read the backlog |
 
 use super::ids::RouterId;
+use super::peer_protocol::FENCE_MAX;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
 use super::segments::{AppendTarget, RecoveredSegment, TotalBytes, file_name, file_number};
 use super::server_log::ServerLog;
@@ -35,7 +36,8 @@ const IDENTITY_FOLDER: &str = "router";
 /// The names of peer fences in older builds.
 const OLD_FENCE_SUFFIX: &str = ".hold";
 
-/// All servers with a backlog or a peer fence, fenced. A peer fence is valid for `peer_fence_for` from now.
+/// All servers with a backlog or a peer fence, fenced. A peer fence is valid from now for as long as its router has asked
+/// for, and at least for `peer_fence_for`.
 pub(super) fn recover(
     disk: &dyn Disk,
     tko_trackers: &Arc<TkoTrackers>,
@@ -56,7 +58,9 @@ pub(super) fn recover(
         recover_segments(disk, &server, total)?;
         for name in disk.files(&folder).map_err(failed)? {
             if let Some(router) = router_of_fence_file(&name) {
-                server.fence_for_peer(router, 0, Instant::now() + peer_fence_for);
+                let text = disk.read(&folder, &name).unwrap_or_default();
+                let duration = parse_peer_fence(&text).map_or(peer_fence_for, |asked| asked.max(peer_fence_for));
+                server.fence_for_peer(router, 0, Instant::now() + duration);
             } else if name.ends_with(OLD_FENCE_SUFFIX) {
                 tracing::warn!(
                     server = %address, file = name,
@@ -145,6 +149,17 @@ fn cut_torn_tail(disk: &dyn Disk, server: &ServerLog, number: u64, scan: &Scan, 
 
 pub(super) fn peer_fence_file(router: RouterId) -> String {
     format!("{router}.fence")
+}
+
+/// The content of the file of a fence that lasts for `duration` unless it is renewed.
+pub(super) fn peer_fence_text(duration: Duration) -> String {
+    format!("fenced {}\n", duration.as_millis())
+}
+
+/// `None` if the file does not say how long: a crash has left it empty, or an earlier version has written it.
+fn parse_peer_fence(text: &[u8]) -> Option<Duration> {
+    let duration_ms = str::from_utf8(text).ok()?.strip_prefix("fenced ")?.strip_suffix('\n')?.parse().ok()?;
+    Some(Duration::from_millis(duration_ms).min(FENCE_MAX))
 }
 
 fn router_of_fence_file(name: &str) -> Option<RouterId> {

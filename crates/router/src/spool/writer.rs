@@ -6,7 +6,7 @@
 
 use super::ids::RouterId;
 use super::record::{Deletion, HEADER, Record, encode};
-use super::recovery::peer_fence_file;
+use super::recovery::{peer_fence_file, peer_fence_text};
 use super::segments::{AppendTarget, TotalBytes, file_name};
 use super::server_log::ServerLog;
 use super::settings::Fsync;
@@ -71,8 +71,8 @@ struct WriteRequest {
 pub(super) enum WriteEntry {
     /// Deletes that the server did not answer.
     Deletes(Vec<Deletion>),
-    /// A peer has a backlog for the server, and renews its fence before `until`.
-    Fence { router: RouterId, sequence: u64, until: Instant },
+    /// A peer has a backlog for the server, and renews its fence before `until`, `duration` after its request.
+    Fence { router: RouterId, sequence: u64, until: Instant, duration: Duration },
     /// The backlog of that peer is empty.
     Release { router: RouterId, sequence: u64 },
     /// That peer has been silent for too long: the server is to be flushed.
@@ -278,11 +278,17 @@ impl Writer {
             WriteEntry::Deletes(_) => unreachable!("deletes are grouped by server"),
             WriteEntry::Close => unreachable!("nothing is written from there on"),
             WriteEntry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
-            WriteEntry::Fence { router, sequence, until } => {
+            WriteEntry::Fence { router, sequence, until, duration } => {
                 if !server.is_fenced_for(router) {
                     let file = peer_fence_file(router);
                     self.disk.remove(&server.folder, &file)?;
-                    self.disk.write(&server.folder, &file, 0, b"fenced\n", self.fsync != Fsync::Never)?;
+                    self.disk.write(
+                        &server.folder,
+                        &file,
+                        0,
+                        peer_fence_text(duration).as_bytes(),
+                        self.fsync != Fsync::Never,
+                    )?;
                 }
                 server.fence_for_peer(router, sequence, until);
             }
@@ -313,7 +319,8 @@ impl Writer {
             AppendTarget::Covered => Ok((0, 0)),
             AppendTarget::Segment { number, at } => {
                 let records = deletions.iter().map(|deletion| Record::Delete(deletion.clone()));
-                self.write_records(server, number, at, records).map(|()| (deletes, bytes))
+                let sync = self.fsync == Fsync::Always;
+                self.write_records(server, number, at, records, sync).map(|()| (deletes, bytes))
             }
             AppendTarget::Flush { number } => self.write_flush_record(server, number),
         };
@@ -345,8 +352,12 @@ impl Writer {
         server.remove_files(&*self.disk, &replaced);
     }
 
+    /// A flush record replaces segments and fences that may be synced already, and their files are removed next. So it is
+    /// synced first, unless no file is.
     fn write_flush_record(&mut self, server: &ServerLog, number: u64) -> io::Result<(u64, u64)> {
-        self.write_records(server, number, 0, std::iter::once(Record::FlushAll)).map(|()| (1, FLUSH_RECORD_BYTES))
+        let sync = self.fsync != Fsync::Never;
+        let record = std::iter::once(Record::FlushAll);
+        self.write_records(server, number, 0, record, sync).map(|()| (1, FLUSH_RECORD_BYTES))
     }
 
     fn write_records(
@@ -355,13 +366,14 @@ impl Writer {
         number: u64,
         at: u64,
         records: impl Iterator<Item = Record>,
+        sync: bool,
     ) -> io::Result<()> {
         let mut bytes = if at == 0 { HEADER.to_vec() } else { Vec::new() };
         records.for_each(|record| encode(&record, &mut bytes));
         let file = file_name(number);
-        let written = self.disk.write(&server.folder, &file, at, &bytes, self.fsync == Fsync::Always);
+        let written = self.disk.write(&server.folder, &file, at, &bytes, sync);
         match (&written, at) {
-            (Ok(()), _) if matches!(self.fsync, Fsync::Interval(_)) => {
+            (Ok(()), _) if !sync && self.fsync != Fsync::Never => {
                 self.unsynced.insert((server.folder.clone(), file));
             }
             (Ok(()), _) => {}

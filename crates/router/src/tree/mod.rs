@@ -326,10 +326,8 @@ impl DestinationFactory<'_> {
     ) -> Arc<dyn Destination> {
         let policy = config.configuration().tls_policies.get(address);
         let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
-        let network = || {
-            let policy = self.config.configuration().tls_policies.get(address);
-            policy.and_then(|policy| self.network.pinned(policy)).unwrap_or_else(|| self.network.clone())
-        };
+        // Not that of the configuration in force, which may not name the server: it would be connected to in plain.
+        let network = || policy.and_then(|policy| self.network.pinned(policy)).unwrap_or_else(|| self.network.clone());
         let (options, old) = (&self.options, self.old.map(|old| &old.destinations));
         let destination = self.destinations.add(address, settings, certificate_name, options, network, old);
         let destination: Arc<dyn Destination> = match &self.window {
@@ -391,3 +389,6 @@ impl Destinations for DestinationFactory<'_> {
         Environment { shadows: self.config.shadow_settings().clone(), ..environment }
     }
 }
+
+#[cfg(test)]
+mod tests;

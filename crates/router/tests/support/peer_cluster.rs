@@ -7,8 +7,8 @@ use lookaside_client::{CommandConnection, DestinationOptions, Network, TkoTracke
 use lookaside_protocol::text::{Limits, ReplyPart};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings, SpoolStats,
-    Tree,
+    Fsync, Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings,
+    SpoolStats, Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::sync::Arc;
@@ -36,6 +36,9 @@ pub struct Fixture {
     pub routers: Vec<Option<RunningRouter>>,
     pub missing: PeerMissing,
     bytes_max: u64,
+    pub fsync: Fsync,
+    /// Of each router.
+    pub peer_timeouts: [Duration; ROUTERS],
     pub configuration: String,
 }
 
@@ -61,6 +64,8 @@ impl Fixture {
             routers: Vec::new(),
             missing,
             bytes_max,
+            fsync: Fsync::Always,
+            peer_timeouts: [PEER_TIMEOUT; ROUTERS],
             configuration: CONFIGURATION.to_owned(),
         };
         for index in 0..ROUTERS {
@@ -79,9 +84,10 @@ impl Fixture {
         let settings = SpoolSettings {
             peers,
             read_permits: shared.read_permits().clone(),
-            peer_timeout: PEER_TIMEOUT,
+            peer_timeout: self.peer_timeouts[index],
             peer_missing: self.missing,
             bytes_max: self.bytes_max,
+            fsync: self.fsync,
             timeout: SPOOL_TIMEOUT,
             wait_max: Duration::from_millis(200),
             seed: 100 + index as u64,

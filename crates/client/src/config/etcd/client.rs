@@ -202,7 +202,7 @@ impl EtcdClient {
         match response.status() {
             StatusCode::OK => Ok(response),
             status => {
-                let why = refusal(status, response.into_body()).await;
+                let (why, is_etcds) = refusal(status, response.into_body()).await;
                 // A changed role takes effect with the next login.
                 let is_outdated_login = why.contains("auth store is old");
                 // Its status is also that of a full disk and of too many requests, which end.
@@ -214,10 +214,11 @@ impl EtcdClient {
                         | StatusCode::NOT_FOUND
                         | StatusCode::PAYLOAD_TOO_LARGE
                 );
-                Err(if is_too_large || is_refused && !is_outdated_login {
-                    EtcdError::Refused(why)
-                } else {
-                    EtcdError::Away(why)
+                Err(match is_too_large || is_refused && !is_outdated_login {
+                    // A proxy refuses what it finds too large, too, and then etcd does not get it.
+                    true if is_etcds || status == StatusCode::PAYLOAD_TOO_LARGE => EtcdError::Refused(why),
+                    true => EtcdError::Foreign(why),
+                    false => EtcdError::Away(why),
                 })
             }
         }
@@ -377,10 +378,14 @@ fn check_size(reply: &BytesMut) -> Result<(), String> {
     }
 }
 
-/// etcd's reason for refusing a request.
-async fn refusal(status: StatusCode, mut body: Incoming) -> String {
+/// The reason for refusing a request, and whether it is etcd's, and not that of a proxy in between.
+async fn refusal(status: StatusCode, mut body: Incoming) -> (String, bool) {
     let first = next_chunk(&mut body).await.ok().flatten().unwrap_or_default();
     let fields: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(&first).ok();
     let field = |name: &str| fields.as_ref()?.get(name)?.as_str().map(str::to_owned);
-    field("message").or_else(|| field("error")).unwrap_or_else(|| format!("etcd replies {status}"))
+    let why = field("message").or_else(|| field("error"));
+    // Its gateway has the number of gRPC's status beside the text.
+    let has_code = fields.as_ref().is_some_and(|fields| fields.get("code").is_some_and(serde_json::Value::is_u64));
+    let is_etcds = why.as_ref().is_some_and(|why| has_code || why.starts_with("etcdserver") || why.starts_with("grpc"));
+    (why.unwrap_or_else(|| format!("the reply is {status}, without a reason of etcd")), is_etcds)
 }

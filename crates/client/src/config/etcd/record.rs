@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A request goes to the endpoint of the connection that is kept, and to each of the others once if that one fails, or has
-//! not replied for [`NEXT_ENDPOINT_DELAY`]: one member that is down, or hangs, hides no record. The first reply counts.
+//! not replied for [`NEXT_ENDPOINT_DELAY`]: one member that is down, or hangs, hides no record, and neither does a proxy in
+//! front of one that refuses. The first reply of etcd counts.
 //!
 //! A write without a reply may have been made, or may be made later, but then only if nothing was written in between. So
 //! a write that two endpoints have received is made once: the second one finds another revision.
@@ -41,6 +42,8 @@ pub enum EtcdError {
     Away(String),
     /// It refuses: the user lacks a permission, or the request is too large.
     Refused(String),
+    /// Something else refuses: a proxy, or another program at that port.
+    Foreign(String),
 }
 
 impl EtcdError {
@@ -49,13 +52,14 @@ impl EtcdError {
         match self {
             EtcdError::Away(why) => EtcdError::Away(change(&why)),
             EtcdError::Refused(why) => EtcdError::Refused(change(&why)),
+            EtcdError::Foreign(why) => EtcdError::Foreign(change(&why)),
         }
     }
 }
 
 impl fmt::Display for EtcdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (EtcdError::Away(why) | EtcdError::Refused(why)) = self;
+        let (EtcdError::Away(why) | EtcdError::Refused(why) | EtcdError::Foreign(why)) = self;
         f.write_str(why)
     }
 }
@@ -143,7 +147,7 @@ impl EtcdRecord {
         let kept = kept.map(|client| (first, Some(client)));
         let others = (first..first + endpoints).map(|endpoint| (endpoint, None));
         let mut attempts = kept.into_iter().chain(others).peekable();
-        let (mut running, mut failures) = (FuturesUnordered::new(), Vec::new());
+        let (mut running, mut failures, mut foreign) = (FuturesUnordered::new(), Vec::new(), 0);
         loop {
             if let Some((endpoint, client)) = attempts.next() {
                 running.push(self.ask_once(endpoint, client, request));
@@ -155,8 +159,13 @@ impl EtcdRecord {
             match reply {
                 // It may still reply.
                 Err(_) => {}
+                Ok(None) if foreign == failures.len() => return Err(EtcdError::Foreign(failures.join("; "))),
                 Ok(None) => return Err(EtcdError::Away(failures.join("; "))),
                 Ok(Some((_, Err(EtcdError::Away(why))))) => failures.push(why),
+                Ok(Some((_, Err(EtcdError::Foreign(why))))) => {
+                    failures.push(why);
+                    foreign += 1;
+                }
                 Ok(Some((_, Err(refused @ EtcdError::Refused(_))))) => return Err(refused),
                 Ok(Some((next, Ok((value, client))))) => {
                     *connection = RecordConnection { client: Some(client), endpoint: next };

@@ -197,6 +197,22 @@ async fn a_refusal_is_not_asked_for_twice() {
     assert_eq!(network.0.lock().unwrap().connects.len(), 1);
 }
 
+/// A proxy in front of one member does not let the request pass, or has lost its member. That counted as etcd's reply.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_by_something_else_than_etcd_is_no_reply_of_it() {
+    for (status, body) in [(404, "404 page not found\n"), (403, "<html>"), (400, r#"{"message":"no route"}"#)] {
+        let foreign = || Some((status, body.to_owned()));
+        let (network, record) =
+            record_at("etcd://a:1,b:2/k", Script { txns: [foreign(), made(3)].into(), ..Script::default() });
+        assert!(record.replace(2, "ours", &[], &[]).await.is_ok(), "another endpoint is asked");
+        assert_eq!(network.0.lock().unwrap().connects.len(), 2);
+        let script = Script { txns: [foreign(), foreign()].into(), ..Script::default() };
+        let (_, record) = record_at("etcd://a:1,b:2/k", script);
+        let refused = record.replace(2, "ours", &[], &[]).await;
+        assert!(matches!(&refused, Err(EtcdError::Foreign(why)) if why.contains("b:2: ")), "{refused:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_record_is_replaced_if_it_is_unchanged() {
     let made = r#"{"header":{"revision":"13"},"succeeded":true,"responses":[{"response_put":{}}]}"#;

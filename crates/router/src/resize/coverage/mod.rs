@@ -239,6 +239,7 @@ impl Coverage {
     pub(crate) fn set_target(&mut self, config: Candidate, now: Duration) {
         self.next = None;
         self.target = None;
+        self.replace_settings(&config);
         if config.id != self.reads {
             match self.cover(&config) {
                 true => self.target = Some(config.id),
@@ -259,6 +260,14 @@ impl Coverage {
         let is_covered = self.cover(config);
         self.advance(now);
         is_covered
+    }
+
+    /// A configuration that is covered has other settings, which move no key: what is done with it from now on is done by
+    /// them. Servers that were emptied for it are still empty.
+    fn replace_settings(&mut self, config: &Candidate) {
+        if let Some(covered) = self.get_mut(config.id) {
+            covered.config = config.clone();
+        }
     }
 
     fn cover(&mut self, config: &Candidate) -> bool {

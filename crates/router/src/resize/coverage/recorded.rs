@@ -249,8 +249,7 @@ impl Coverage {
                     next.remove(*id);
                 }
             }
-            let is_covered = |id: &ConfigId| self.reports().any(|(_, report)| report.covers.contains(id));
-            for id in self.lost.iter().filter(|id| self.is_emptied() && !is_covered(id)) {
+            for id in self.lost.iter().filter(|id| self.is_emptied() && !self.is_covered_by_peer(**id)) {
                 next.remove(*id);
                 // It may have placed copies at servers that no other one has named.
                 next.departed.is_incomplete = true;
@@ -260,14 +259,25 @@ impl Coverage {
     }
 
     /// Removes a configuration from a full record for `target`, which joins it in the same step: so it counts as one that
-    /// is there. Otherwise each of those that were purged would wait for the target, and the target for space.
+    /// is there. Otherwise each of those that were purged would wait for the target, and the target for space. If none can
+    /// be removed so, a lost one leaves that no router covers, but not the last: what matters is whether there is any.
     fn make_space(&self, next: &mut History, target: ConfigId) {
         let is_there = |kept: &ConfigId| *kept == target || next.get(*kept).is_some();
         let is_removable = |id: &ConfigId| !next.is_readable(*id) && next.is_kept(*id);
         let mut purged = self.kept_by_purge.iter().filter(|(id, _)| self.is_purged(**id) && is_removable(id));
         if let Some(id) = purged.find(|(_, kept)| kept.iter().all(is_there)).map(|(id, _)| *id) {
             next.remove(id);
+            return;
         }
+        let is_uncovered = |id: &ConfigId| self.get(*id).is_none() && !self.is_covered_by_peer(*id);
+        let (count, uncovered) = (next.lost().count(), next.lost().find(is_uncovered));
+        if let Some(id) = uncovered.filter(|_| count > 1) {
+            next.remove(id);
+        }
+    }
+
+    fn is_covered_by_peer(&self, id: ConfigId) -> bool {
+        self.reports().any(|(_, report)| report.covers.contains(&id))
     }
 
     /// Adds the servers that get no deletes, and those that will get none when the purges that are possible have begun.

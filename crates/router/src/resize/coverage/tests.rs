@@ -59,6 +59,34 @@ impl Alone {
     }
 }
 
+/// The same servers with other settings: they have the same identity.
+fn with_settings(config: &Candidate, flush_new: bool, warm_up: Duration) -> Candidate {
+    let mut servers = ConfigServers { warm_up, ..(*config.servers).clone() };
+    servers.pools.values_mut().for_each(|pool| pool.flush_new = flush_new);
+    Candidate { text: format!("{flush_new} {warm_up:?}").into(), servers: Arc::new(servers), id: config.id }
+}
+
+/// A wrong `"flush_new_servers": false` was corrected while the configuration was waited for. It had the same identity, so
+/// nothing was emptied, and old values of the new server were read.
+#[test]
+fn a_corrected_setting_counts_for_a_configuration_that_is_covered() {
+    let (read, next) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "p", &["a:1", "b:1"]));
+    let mut router = Alone::reading(&read);
+    router.coverage.set_target(with_settings(&next, false, Duration::ZERO), router.now);
+    let saved = router.coverage.saved();
+    let corrected = with_settings(&next, true, Duration::from_secs(9));
+    router.set_target(&corrected);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    assert_eq!(router.coverage.reads(), read.id);
+    assert!(!router.coverage.saved().is_same(&saved), "it is to be saved");
+    router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
+    assert_eq!((router.coverage.reads(), router.coverage.is_warming_up()), (next.id, true));
+    // Also of the one that is read.
+    let saved = router.coverage.saved();
+    router.set_target(&with_settings(&next, true, Duration::from_secs(5)));
+    assert!(!router.coverage.saved().is_same(&saved));
+}
+
 /// An old copy may be at a server that the former configuration has named, too, so all are emptied, but for those of a
 /// configuration that all routers have covered since before. Then the next change is as usual.
 #[test]
@@ -167,4 +195,30 @@ fn a_configuration_is_read_only_after_it_was_announced_that_it_is_waited_for() {
         router.record_report(0, announced_at, claim, announced_at + ms(1));
         assert_eq!(router.reads(), other.id);
     }
+}
+
+/// A router that was replaced by an earlier version again and again lost one configuration each time. With seven, the record
+/// had no space for the next one, which was the only way to get rid of them.
+#[test]
+fn lost_configurations_make_space_for_the_next_one() {
+    let [read, next, last] =
+        [(1, ["a:1"]), (2, ["b:1"]), (3, ["c:1"])].map(|(id, servers)| candidate_of(id, "p", &servers));
+    let lost = (11..18).map(|id| RecordedConfig { id: ConfigId(id), is_readable: false, is_lost: true });
+    let present = RecordedConfig { id: read.id, is_readable: true, is_lost: false };
+    let mut history = History { configs: lost.chain([present]).collect(), ..History::default() };
+    let mut router = Alone::reading(&read);
+    router.coverage.use_history();
+    router.coverage.record_history(1, history.clone(), Duration::ZERO);
+    router.set_target(&next);
+    let change = router.coverage.history_to_record(router.now);
+    assert_eq!(change, None, "its server is not empty");
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
+    let change = router.coverage.history_to_record(router.now).expect("it can be read");
+    assert_eq!((change.lost().count(), change.is_readable(next.id)), (6, true));
+    router.run(&mut history);
+    assert_eq!((router.coverage.reads(), history.configs.len(), history.lost().count()), (next.id, 1, 0));
+    assert!(history.departed.is_incomplete);
+    router.set_target(&last);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["c:1"]));
 }

@@ -61,10 +61,14 @@ impl SavedCoverage {
 
     /// Whether both are the same on disk.
     pub(crate) fn is_same(&self, other: &SavedCoverage) -> bool {
-        let flags = |saved: &SavedConfig| (saved.config.id, saved.is_claimed, saved.was_read);
+        let is_same = |(one, other): (&SavedConfig, &SavedConfig)| {
+            let flags = |saved: &SavedConfig| (saved.config.id, saved.is_claimed, saved.was_read);
+            flags(one) == flags(other) && one.config.text == other.config.text
+        };
         self.reads == other.reads
             && self.departed == other.departed
-            && self.covered.iter().map(flags).eq(other.covered.iter().map(flags))
+            && self.covered.len() == other.covered.len()
+            && self.covered.iter().zip(&other.covered).all(is_same)
     }
 }
 

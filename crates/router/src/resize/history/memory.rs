@@ -15,6 +15,8 @@ struct Contents {
     failures: usize,
     /// The most bytes of the texts of a change; `None` if there is no limit.
     text_bytes_max: Option<usize>,
+    /// It refuses each change.
+    refuses_all: bool,
     text_reads: usize,
 }
 
@@ -24,6 +26,15 @@ impl MemoryHistory {
         let revision = contents.stored.revision + 1;
         contents.stored = StoredHistory { record: Some(history.to_json()), revision };
         contents.texts.extend(texts.iter().map(|(id, text)| (*id, (*text).to_owned())));
+    }
+
+    pub(crate) fn set_record(&self, record: &str) {
+        let mut contents = self.0.lock();
+        contents.stored = StoredHistory { record: Some(record.to_owned()), revision: contents.stored.revision + 1 };
+    }
+
+    pub(crate) fn refuse_all(&self) {
+        self.0.lock().refuses_all = true;
     }
 
     pub(crate) fn fail(&self, requests: usize) {
@@ -58,6 +69,9 @@ impl MemoryHistory {
 impl Contents {
     fn replace(&mut self, change: HistoryChange) -> Result<StoredHistory, HistoryError> {
         let bytes: usize = change.texts.iter().map(|(_, text)| text.len()).sum();
+        if self.refuses_all {
+            return Err(HistoryError::Refused("permission denied".to_owned()));
+        }
         if self.text_bytes_max.is_some_and(|most| bytes > most) {
             return Err(HistoryError::Refused("request is too large".to_owned()));
         }

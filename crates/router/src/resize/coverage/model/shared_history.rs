@@ -2,7 +2,7 @@
 //! also when its router has given it up or has crashed, and its reply may be lost.
 
 use super::*;
-use crate::resize::history::History;
+use crate::resize::history::{HISTORY_CONFIGS_MAX, History, RecordedConfig};
 
 /// When a router gives a request up.
 const TIMEOUT_MS: u64 = 3_000;
@@ -85,6 +85,21 @@ impl World {
     fn with_rollbacks(self) -> World {
         let mut world = self.with_lost_memories(true);
         world.history.as_mut().expect("it is shared").rolls_back = true;
+        world
+    }
+
+    /// The same, and as many configurations as fit are lost from the start, whatever they were.
+    fn with_lost_from_the_start(self) -> World {
+        let mut world = self.with_rollbacks();
+        let history = world.history.as_mut().expect("it is shared");
+        let present =
+            RecordedConfig { id: ConfigId(world.routers[0].source as u128), is_readable: true, is_lost: false };
+        let lost = |number| RecordedConfig { id: ConfigId(100 + number), is_readable: false, is_lost: true };
+        history.history.configs = (1..HISTORY_CONFIGS_MAX as u128).map(lost).chain([present]).collect();
+        history.revision += 1;
+        for router in &mut world.routers {
+            history.introduce(router.coverage.as_mut().expect("all routers are up"), Duration::ZERO);
+        }
         world
     }
 
@@ -233,4 +248,19 @@ fn routers_that_cannot_use_a_former_configuration_read_no_old_copies_of_it() {
     let failure = (0..1_000).find_map(|seed| Some((seed, World::new(seed, rules).with_rollbacks().run().err()?)));
     println!("without emptying all servers: {failure:?}");
     assert!(failure.is_some(), "the model does not need to empty all servers");
+}
+
+/// A full record that has only lost configurations besides the present one let no further one in.
+#[test]
+fn a_record_that_is_full_of_lost_configurations_blocks_no_change_and_hides_no_old_copy() {
+    let (mut lost_at_ends, mut changes) = (0, 0);
+    let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
+    for seed in 0..seeds {
+        let mut world = World::new(seed, Rules::ALL).with_lost_from_the_start();
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        lost_at_ends += world.history.expect("it is shared").history.lost().filter(|id| id.0 > 100).count() as u64;
+        changes += world.changes_of_reads;
+    }
+    println!("{lost_at_ends} lost configurations stayed; {changes} changes");
+    assert!(changes > seeds * 3 && lost_at_ends < seeds * 6, "{changes} {lost_at_ends}");
 }
