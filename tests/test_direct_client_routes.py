@@ -16,14 +16,17 @@ def start(tmp_path):
     """Starts a router of a configuration, and a client."""
     started = []
 
-    def start_both(configuration: dict, *options: str, client_options: tuple[str, ...] = ()):
+    def start_both(
+        configuration: dict, *options: str, client_options: tuple[str, ...] = (), is_permitted: bool = True
+    ):
         file = tmp_path / "router.json"
         file.write_text(json.dumps(configuration))
         router = Router(tmp_path, file, free_port(), [], *options)
         started.append(router)
         client = DirectClient(file, [router.port], *client_options)
         started.append(client)
-        client.wait_permitted()
+        if is_permitted:
+            client.wait_permitted()
         return router, client
 
     yield start_both
@@ -128,3 +131,19 @@ def test_a_cluster_that_warms_up_gives_no_old_value_of_the_warm_one(start, serve
     assert (with_cluster.get("k"), with_warm.get("k")) == (b"new", b"old")
     with_warm.close()
     with_cluster.close()
+
+
+def test_a_value_that_the_router_splits_is_read_whole(start, servers):
+    """Once the client read what the router stores in place of a large value: the number of its chunks and its hash."""
+    configuration = {"pools": {"main": pool(*servers)}, "route": "PoolRoute|main"}
+    options = ("--big-value-split-threshold", "100", "--big-value-hide-reply-flag")
+    router, client = start(configuration, *options, is_permitted=False)
+    large = "".join(str(number) for number in range(500))
+    with_cluster = connect(router.port)
+    assert with_cluster.set("k", large.encode(), noreply=False, flags=16)
+    with_cluster.close()
+    eventually(lambda: client.statistics()["permits_of_other_options"] > 1, "the router has given permits")
+    assert client.get("k") == large
+    assert client.call("plain k") == f"hit {large}"
+    assert not client.is_permitted()
+    assert client.statistics()["direct_reads"] == 0

@@ -86,6 +86,7 @@ fn permit<const N: usize>(server: &str, fenced: [&str; N]) -> PermitReply {
         configuration: ConfigId::of(&config(server)).expect("it is valid"),
         fenced: fenced.map(|server| Address(server.into())).into(),
         spares: [].into(),
+        data_options: String::new(),
         takes_leases: false,
     })
 }

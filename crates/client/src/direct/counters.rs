@@ -34,6 +34,8 @@ counters! {
     permits,
     /// Permits received for a configuration that the client does not have.
     permits_of_other_configurations,
+    /// Permits received of routers with other options than the client's.
+    permits_of_other_options,
     /// Requests for a permit that a router refused.
     permits_refused,
     /// Requests for a permit that no router answered in time.
