@@ -60,6 +60,9 @@ pub(super) enum UnusedPermit {
     OtherConfiguration,
     /// The router has options that decide where a key is, or what clients get for it, and the client has others.
     OtherOptions,
+    /// Its configuration warms a cluster up. A client that read by it would ask the warm cluster for every miss, and
+    /// never store what it finds.
+    WarmUp,
 }
 
 /// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
@@ -128,6 +131,9 @@ impl DirectState {
             return Err(UnusedPermit::OtherOptions);
         }
         let tree = self.tree(permit.configuration).ok_or(UnusedPermit::OtherConfiguration)?;
+        if tree.warms_up {
+            return Err(UnusedPermit::WarmUp);
+        }
         self.set_fences(permit);
         tree.serve_spares(&permit.spares);
         // Whatever the router says: it counts on no longer one.

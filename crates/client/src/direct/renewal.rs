@@ -138,6 +138,16 @@ fn apply_reply(
                 }
                 (&counters.permits_of_other_options, false)
             }
+            Err(UnusedPermit::WarmUp) => {
+                if is_new(logged, "WarmUpRoute") {
+                    tracing::info!(
+                        router = %address,
+                        "the configuration warms a cluster up, so the client reads through the routers, which fill it; \
+                         remove WarmUpRoute when it has ended"
+                    );
+                }
+                (&counters.permits_of_warm_ups, false)
+            }
         },
         Ok(RouterReply::Understood(PermitReply::Refused { why, .. })) => {
             if is_new(logged, why) {
