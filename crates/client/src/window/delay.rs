@@ -80,8 +80,10 @@ pub(super) struct DelayControl {
     /// Round trips of the present round, in requests and in seconds for all of them.
     round_requests: f64,
     round_s: f64,
-    /// Replies until the end of the probe; 0 if there is none.
+    /// Replies to requests of the probe until its end; 0 if there is none.
     probe_replies: usize,
+    /// When the last probe began: requests that were sent before saw the whole window.
+    probe_began_at: Duration,
     /// The largest size until a time; `None` if there was no late reply.
     ceiling: Option<(f64, Duration)>,
 }
@@ -124,9 +126,12 @@ struct LowestOfHalf {
 impl DelayControl {
     /// The size of a window of `size` after a round trip.
     pub(super) fn adjust(&mut self, size: f64, round_trip: RoundTrip) -> Adjusted {
-        self.probe_replies = self.probe_replies.saturating_sub(round_trip.requests);
+        if round_trip.at.saturating_sub(round_trip.took) >= self.probe_began_at {
+            self.probe_replies = self.probe_replies.saturating_sub(round_trip.requests);
+        }
         if self.base.advance(round_trip.at) && self.probe_replies == 0 {
             self.probe_replies = (size / 2.0) as usize;
+            self.probe_began_at = round_trip.at;
         }
         let seconds = round_trip.took.as_secs_f64();
         if self.base.lowest().is_some_and(|base| seconds > (LATE * base).max(LATE_MIN_S)) {
@@ -248,6 +253,25 @@ mod tests {
     fn short_delays_do_not_shrink_the_window() {
         assert!(size_after(60.0, 3.0, 384) >= 300, "{}", size_after(60.0, 3.0, 384));
         assert!(size_after(60.0, 0.5, 384) >= 384, "{}", size_after(60.0, 0.5, 384));
+    }
+
+    /// Once the replies to what was outstanding when a probe began ended it, before anything was sent in the small
+    /// window.
+    #[test]
+    fn a_probe_ends_by_replies_to_its_own_requests() {
+        let mut control = DelayControl::default();
+        let mut reply = |sent_ms: u64, at_ms: u64| {
+            let (at, took) = (Duration::from_millis(at_ms), Duration::from_millis(at_ms - sent_ms));
+            let trip = RoundTrip { at, took, requests: 20, outstanding: 100, was_half_used: true, is_after_loss: true };
+            control.adjust(100.0, trip);
+            control.is_probing()
+        };
+        let begins_at = BASE_HORIZON_MS / 2;
+        assert!(!reply(begins_at - 2, begins_at - 1));
+        assert!(reply(begins_at - 1, begins_at), "it begins");
+        assert!((1..=5).all(|_| reply(begins_at - 1, begins_at + 1)), "the whole window, sent before");
+        assert!(reply(begins_at + 1, begins_at + 2) && reply(begins_at + 1, begins_at + 2));
+        assert!(!reply(begins_at + 1, begins_at + 2), "half of the window, sent since");
     }
 
     /// The size, of 400 at first, after pages of 400 keys and then one reply that took `late_ms`, to requests that made
