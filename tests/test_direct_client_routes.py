@@ -16,9 +16,7 @@ def start(tmp_path):
     """Starts a router of a configuration, and a client."""
     started = []
 
-    def start_both(
-        configuration: dict, *options: str, client_options: tuple[str, ...] = (), is_permitted: bool = True
-    ):
+    def start_both(configuration: dict, *options: str, client_options: tuple[str, ...] = (), is_permitted: bool = True):
         file = tmp_path / "router.json"
         file.write_text(json.dumps(configuration))
         router = Router(tmp_path, file, free_port(), [], *options)

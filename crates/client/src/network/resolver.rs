@@ -105,8 +105,8 @@ async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 /// are never touched again: a lock of theirs may be held by a thread that only the parent has, and a lookup in flight
 /// may wait for one.
 ///
-/// There is no lock here that a fork could leave held: a process claims a place by its id, and nobody else initializes
-/// it. If there is no place left, which takes a chain of [`GENERATIONS_MAX`] forks, nothing is cached.
+/// There is no lock here that a fork could leave held: a process claims a place by its id, and no other process
+/// initializes it. If there is no place left, which takes a chain of [`GENERATIONS_MAX`] forks, nothing is cached.
 ///
 /// Ids are used again. A process that had the id of an ancestor would find that one's cache; but then the ancestor has
 /// ended, and thousands of processes have begun since the fork.
@@ -383,6 +383,8 @@ mod tests {
     async fn a_forked_process_waits_for_nothing_of_its_parent() {
         let caches = ProcessCaches([const { ProcessCache::new() }; GENERATIONS_MAX]);
         let (grandparent, parent, child) = (1_000, 1_001, 1_002);
+        assert!(!Arc::ptr_eq(&caches.of(grandparent), &caches.of(parent)));
+        assert!(!Arc::ptr_eq(&caches.of(parent), &caches.of(child)));
         std::mem::forget(caches.of(grandparent).names.lock());
         let limit = Duration::from_millis(200);
         assert!(timeout(limit, caches.of(parent).resolve(NAME, pending())).await.is_err());
