@@ -48,8 +48,8 @@ const SAMPLES_MIN: f64 = 10.0;
 const DEVIATION_MIN: f64 = 0.15;
 /// Round trips of more than this many bases were held up by a retransmission: they do not count for the line.
 const LATE: f64 = 10.0;
-/// And more than this: Linux waits for 200 ms at least before it sends again, unless it is told otherwise. Garbage
-/// collections, snapshots and busy hosts hold replies up for less.
+/// And more than this: Linux by default waits for at least 200 ms before it sends again. Garbage collections, snapshots
+/// and busy hosts hold replies up for less.
 const LATE_MIN_S: f64 = 0.1;
 /// After such a one the window has this share of what was outstanding then,
 const LATE_SHARE: f64 = 0.7;
