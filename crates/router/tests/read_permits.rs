@@ -65,7 +65,8 @@ async fn a_permit_has_the_options_that_a_client_must_have_too() {
     };
     let config = RouterConfig::parse(&text("main:1"), &defaults, &DestinationOptions::default()).expect("it is good");
     let tree = Tree::build(&Arc::new(config), Arc::<FakeNetwork>::default(), 1, None);
-    let mut client = SessionHarness::start_with(Settings::default(), tree, FakeRoute::new()).connect();
+    let harness = SessionHarness::start_with(Settings::default(), tree, FakeRoute::new());
+    let mut client = harness.connect();
     let id = ConfigId::of(&text("main:1")).expect("it is good");
     let options = "--route-prefix=/a/b/%20--send-invalid-route-to-default%20--disable-shard-split-route\
                    %20--big-value-split-threshold=500%20--big-value-hide-reply-flag";
