@@ -9,7 +9,7 @@
 //! | `int` | an integer | the same |
 //! | all others (`bool`, `float`, `list`, `dict`, ...) | JSON | pickled |
 
-use crate::error::{exception, exception_from};
+use crate::error::{codec_error, exception};
 use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, Format};
@@ -37,7 +37,7 @@ impl ValueCodec {
             let type_name = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
             let hint =
                 if self.is_pickling { "" } else { "; Client(pickle=True) stores any object that can be pickled" };
-            exception_from(py, "EncodeError", format!("cannot store a value of type {type_name}{hint}"), error)
+            codec_error(py, "EncodeError", format!("cannot store a value of type {type_name}{hint}"), error)
         })
     }
 
@@ -89,11 +89,12 @@ impl ValueCodec {
         }
     }
 
-    /// The object that was stored.
+    /// The object that was stored. A value that cannot be decoded is a `DecodeError`; any other error was raised by the
+    /// code that ran meanwhile.
     pub(crate) fn decode<'py>(self, py: Python<'py>, content: &Content) -> PyResult<Bound<'py, PyAny>> {
         let Content { format, bytes } = content;
         let malformed =
-            |error| exception_from(py, "DecodeError", format!("the value is not valid: expected {format}"), error);
+            |error| codec_error(py, "DecodeError", format!("the value is not valid: expected {format}"), error);
         match format {
             Format::Bytes => Ok(PyBytes::new(py, bytes).into_any()),
             Format::Text => Ok(PyString::from_bytes(py, bytes).map_err(malformed)?.into_any()),

@@ -21,6 +21,7 @@ use lookaside_client::{
 };
 use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::{Address, Defaults};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
@@ -302,6 +303,7 @@ impl ClientCore {
         drop(read);
         let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
             Ok(value) => Ok(value),
+            Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
             // It stays until it expires or is deleted. No marker was looked for.
             Err(_) => {
                 let source = source_name(ReadFrom::Master);
