@@ -235,8 +235,9 @@ class AsyncClient(ClientBase):
 
     async def explain(self, key: str, verb: str = "get") -> Explanation:
         """As `Client.explain`."""
-        asked = await asyncio.to_thread(self._core.ask_router, explanation_key(key, verb))
-        return parse_explanation(key, verb, (asked or b"").decode())
+        full_key = self._core.full_key(key)
+        reply = await asyncio.to_thread(self._core.ask_router, explanation_key(full_key, verb))
+        return parse_explanation(full_key, verb, reply)
 
     async def close(self) -> None:
         """Waits for the calls of this event loop, and their loaders, then ends the client's thread and connections.

@@ -23,7 +23,7 @@ use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::{Address, Defaults};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -313,10 +313,16 @@ impl ClientCore {
         decoded.collect()
     }
 
-    /// The value that a router returns for a key, as it is: for the routers' admin keys.
-    fn ask_router(&self, py: Python<'_>, key: &str) -> PyResult<Option<Vec<u8>>> {
+    /// The key as it is sent, with the prefix of the pool.
+    fn full_key<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(key.py(), Key::new(&self.prefix, key)?.as_ref()))
+    }
+
+    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers' admin
+    /// keys.
+    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Vec<u8>>> {
         let engine = self.connection.engine(py)?;
-        let key = checked_key(py, Key::Prefixed(key.as_bytes().to_vec()))?;
+        let key = checked_key(py, Key::Prefixed(key.to_vec()))?;
         let limit = self.connection.settings.timeout;
         match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
             Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
