@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from lookaside.connection_settings import Hedge, Tls
 from lookaside.errors import LookasideError
@@ -13,6 +13,9 @@ __all__ = ["Channel", "ClientCore", "LoadRequest", "PreparedUpdate", "WriteCore"
 __version__: str
 
 _T = TypeVar("_T")
+
+# The values of a read, and the indexes of those that cannot be decoded; or what must be loaded first.
+_ReadStep: TypeAlias = tuple[list[Any], list[int]] | LoadRequest
 
 @final
 class ClientCore:
@@ -89,7 +92,7 @@ class LoadRequest:
     def keys(self) -> list[Any]: ...
     @property
     def source(self) -> Source | None: ...
-    def succeed(self, values: Iterable[Any]) -> asyncio.Future[list[Any] | LoadRequest]: ...
+    def succeed(self, values: Iterable[Any]) -> asyncio.Future[_ReadStep]: ...
     def fail(self) -> None: ...
 
 @final
@@ -115,4 +118,4 @@ class Channel:
         wait: float,
         absent_ttl: float,
         timeout: float | None,
-    ) -> asyncio.Future[list[Any] | LoadRequest]: ...
+    ) -> asyncio.Future[_ReadStep]: ...

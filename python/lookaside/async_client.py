@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from lookaside._lookaside import Channel, ClientCore, LoadRequest
 from lookaside.cached import KeyTemplate
 from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
-from lookaside.errors import DecodeError, LookasideError
+from lookaside.errors import LookasideError
 from lookaside.event_loops import EventLoops
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, Ttl, ttl_of, values_in_order
@@ -117,9 +117,6 @@ class AsyncClient(ClientBase):
         while True:
             try:
                 step = await future
-            except DecodeError:
-                # A value in the cache, which stays until it expires or is deleted. No marker was looked for.
-                return await load(list(keys), "master")
             except BaseException:
                 # The reply, and with it a lease, may have come in the turn in which the task was cancelled. The
                 # error's traceback, which holds it, may live long.
@@ -129,7 +126,13 @@ class AsyncClient(ClientBase):
                         step.fail()
                 raise
             if not isinstance(step, LoadRequest):
-                return step
+                values, undecodable = step
+                if undecodable:
+                    # They stay in the cache until they expire or are deleted. No marker was looked for.
+                    loaded = await load([keys[index] for index in undecodable], "master")
+                    for index, value in zip(undecodable, loaded, strict=True):
+                        values[index] = value
+                return values
             try:
                 future = step.succeed(await load(step.keys, step.source))
             except BaseException:

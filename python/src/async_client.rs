@@ -112,7 +112,7 @@ impl Channel {
         Channel::submit(slf, timeout, Request::Update(prepared.take()?))
     }
 
-    /// The future is a list of values, or a `LoadRequest`.
+    /// The future is a list of values with the indexes of those that cannot be decoded, or a `LoadRequest`.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
         slf: &Bound<'py, Self>,

@@ -83,10 +83,8 @@ impl ValueCodec {
     /// The values that a loader returned, of which there must be one for each key.
     pub(crate) fn encode_loaded(self, loaded: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
         let values: Vec<Content> = loaded.try_iter()?.map(|value| self.encode(&value?)).collect::<PyResult<_>>()?;
-        match values.len() == keys {
-            true => Ok(values),
-            false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
-        }
+        check_loaded(values.len(), keys)?;
+        Ok(values)
     }
 
     /// The object that was stored. A value that cannot be decoded is a `DecodeError`; any other error was raised by the
@@ -111,6 +109,14 @@ impl ValueCodec {
             }
             Format::MessagePack => decode_message_pack(py, bytes).map_err(malformed),
         }
+    }
+}
+
+/// Fails unless a loader has returned a value for each key.
+pub(crate) fn check_loaded(values: usize, keys: usize) -> PyResult<()> {
+    match values == keys {
+        true => Ok(()),
+        false => Err(PyValueError::new_err(format!("the loader returned {values} values for {keys} keys"))),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::codec::ValueCodec;
 use crate::error::typed_error;
 use crate::markers::source_name;
 use crate::read::LoadFailed;
-use crate::results::{found_values, name_of, read_error};
+use crate::results::{ReadValues, found_values, name_of, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -38,7 +38,7 @@ pub(crate) enum Reply {
         names: Vec<Py<PyAny>>,
     },
     Updated(Result<Updated, TypedError>),
-    /// The values of a read.
+    /// The values of a read: a list of them, and the indexes of those that cannot be decoded.
     Read {
         values: Vec<Content>,
     },
@@ -180,8 +180,8 @@ impl Reply {
             }
             Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {
-                let found = found.iter().map(|content| values.decode(py, content)).collect::<PyResult<Vec<_>>>()?;
-                Ok(PyList::new(py, found)?.into_any())
+                let ReadValues { values, undecodable } = ReadValues::decode(py, values, &found)?;
+                Ok((PyList::new(py, values)?, undecodable).into_pyobject(py)?.into_any())
             }
             Reply::ToLoad { missing, from, keys, names, loaded } => {
                 let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();

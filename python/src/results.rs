@@ -5,6 +5,7 @@ use crate::error::{exception, typed_error};
 use crate::read::LoadFailed;
 use bytes::Bytes;
 use lookaside_client::{Content, ReadError, TypedError, TypedReadError};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -31,6 +32,32 @@ pub(crate) fn found_values<'py>(
         }
     }
     Ok(dictionary)
+}
+
+/// The values of a read, in the order of its keys.
+pub(crate) struct ReadValues<'py> {
+    /// `None` of Python in place of one that cannot be decoded.
+    pub(crate) values: Vec<Bound<'py, PyAny>>,
+    /// The indexes of those. They must be loaded, and stay in the cache until they expire or are deleted.
+    pub(crate) undecodable: Vec<usize>,
+}
+
+impl<'py> ReadValues<'py> {
+    /// An error is one that says nothing of a value: `KeyboardInterrupt`, say.
+    pub(crate) fn decode(py: Python<'py>, codec: ValueCodec, found: &[Content]) -> PyResult<ReadValues<'py>> {
+        let mut read = ReadValues { values: Vec::with_capacity(found.len()), undecodable: Vec::new() };
+        for (index, content) in found.iter().enumerate() {
+            let value = match codec.decode(py, content) {
+                Err(error) if error.is_instance_of::<PyException>(py) => {
+                    read.undecodable.push(index);
+                    py.None().into_bound(py)
+                }
+                decoded => decoded?,
+            };
+            read.values.push(value);
+        }
+        Ok(read)
+    }
 }
 
 /// The object by which the caller named a key.

@@ -1,6 +1,6 @@
 //! The calls of `lookaside.Client`: each runs in the thread that calls it, without the GIL while it waits.
 
-use crate::codec::ValueCodec;
+use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
 use crate::engine::{Driving, Engine};
 use crate::error::{client_error, command_error, decode_error, encode_error, exception, typed_error};
@@ -11,7 +11,7 @@ use crate::options::{
     parse_source, parse_timeout, parse_tls, unix_s,
 };
 use crate::read::{KeyGroup, Read, Step};
-use crate::results::{found_values, name_of, read_error};
+use crate::results::{ReadValues, found_values, name_of, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
@@ -21,7 +21,6 @@ use lookaside_client::{
 };
 use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::{Address, Defaults};
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
@@ -301,16 +300,18 @@ impl ClientCore {
             }
         };
         drop(read);
-        let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
-            Ok(value) => Ok(value),
-            Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
-            // It stays until it expires or is deleted. No marker was looked for.
-            Err(_) => {
-                let source = source_name(ReadFrom::Master);
-                outside(py, || load.call1((PyList::new(py, [key])?, source))?.get_item(0))
+        let ReadValues { mut values, undecodable } = ReadValues::decode(py, self.values(), &values)?;
+        if !undecodable.is_empty() {
+            // No marker was looked for.
+            let names = PyList::new(py, undecodable.iter().map(|&index| &keys[index]))?;
+            let loaded = outside(py, || load.call1((names, source_name(ReadFrom::Master))))?;
+            let loaded: Vec<Bound<'py, PyAny>> = loaded.try_iter()?.collect::<PyResult<_>>()?;
+            check_loaded(loaded.len(), undecodable.len())?;
+            for (index, value) in undecodable.into_iter().zip(loaded) {
+                values[index] = value;
             }
-        });
-        decoded.collect()
+        }
+        Ok(values)
     }
 
     /// The key as it is sent, with the prefix of the pool.
