@@ -378,6 +378,43 @@ def test_a_read_that_is_cancelled_with_its_reply_releases_the_lease(address, clu
     asyncio.run(main())
 
 
+CLOSED_ERROR_RUNS_CODE = """
+import sys, threading
+import lookaside.errors
+from lookaside import Client
+
+cache = Client([sys.argv[1]], timeout=5)
+cache.set("k", 1)
+cache.close()
+
+class SlowError(lookaside.errors.ClosedError):
+    def __init__(self, message):
+        super().__init__(message)
+        if threading.current_thread() is first:
+            # As a finalizer does that runs here: another thread has the GIL, and calls.
+            second.start()
+            second.join()
+
+def call():
+    try:
+        cache.get("k")
+    except lookaside.ClosedError as error:
+        refused.append(str(error))
+
+refused = []
+lookaside.errors.ClosedError = SlowError
+first, second = threading.Thread(target=call), threading.Thread(target=call)
+first.start()
+first.join()
+print(refused)
+"""
+
+
+def test_a_finalizer_may_run_while_a_closed_client_refuses_a_call(address):
+    """Once the error was made under a lock, for which another thread waited with the GIL: the process hung."""
+    assert_prints(CLOSED_ERROR_RUNS_CODE, address, "['the client is closed', 'the client is closed']")
+
+
 def test_an_interpreter_ends_while_a_task_loads(address, cluster):
     assert_prints(ENDS_WITH_A_TASK_THAT_LOADS, address, "ended")
 
