@@ -32,7 +32,8 @@ class ClientBase:
     the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
     waits for nothing: all goes through the routers until the configuration is there, as in a forked child.
     `routing_prefix` is that of the routers (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram
-    is a miss that is not filled. With `hedge`, late lookups of `get_or_load` and its kind go to replicas, too.
+    is a miss that is not filled, and so is an error of a server. With `hedge`, late lookups of `get_or_load` and its
+    kind go to replicas, too.
 
     `tls` has the certificates by which routers, servers and etcd are connected to.
 

@@ -2,22 +2,36 @@
 
 use crate::codec::ValueCodec;
 use crate::error::{exception, typed_error};
+use crate::options::Settings;
 use crate::read::LoadFailed;
 use bytes::Bytes;
-use lookaside_client::{Content, ReadError, TypedError, TypedReadError};
+use lookaside_client::{ClientError, Content, ReadError, TypedError, TypedReadError};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+/// What a get has found.
+pub(crate) type Found = Result<Option<Content>, TypedError>;
+
+/// What a get by UDP has found: a lost, late or reordered datagram, which is an error like that of a server that refuses,
+/// is a miss (§3.1 of the paper). The client has counted it as an error.
+pub(crate) fn lost_as_miss(found: Found, is_udp: bool) -> Found {
+    match found {
+        Err(TypedError::Client(ClientError::Refused { .. })) if is_udp => Ok(None),
+        found => found,
+    }
+}
 
 /// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for
 /// all.
 pub(crate) fn found_values<'py>(
     py: Python<'py>,
-    values: ValueCodec,
+    settings: &Settings,
     names: Vec<Bound<'py, PyAny>>,
-    found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
+    found: Result<Vec<Found>, TypedError>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let found = found.map_err(|error| typed_error(py, &error))?;
+    let found: Vec<Found> = found.into_iter().map(|found| lost_as_miss(found, settings.is_udp)).collect();
     if let Some(Err(error)) = found.first()
         && found.iter().all(|value| matches!(value, Err(TypedError::Client(_))))
     {
@@ -26,7 +40,7 @@ pub(crate) fn found_values<'py>(
     let dictionary = PyDict::new(py);
     for (name, value) in names.into_iter().zip(found) {
         match value {
-            Ok(Some(content)) => dictionary.set_item(name, values.decode(py, &content)?)?,
+            Ok(Some(content)) => dictionary.set_item(name, settings.values.decode(py, &content)?)?,
             Ok(None) | Err(TypedError::Client(_)) => {}
             Err(error) => return Err(typed_error(py, &error)),
         }
