@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
-from lookaside.connection_settings import Hedge, Tls
+from lookaside.connection_settings import Hedge, RouterOptions, Tls, Udp, Window
 from lookaside.errors import LookasideError
 from lookaside.remote_markers import RemoteMarkers, Source
 
@@ -26,7 +26,10 @@ class ClientCore:
         config: str | None,
         config_required: bool,
         routing_prefix: str | None,
-        udp: bool,
+        router_options: RouterOptions,
+        udp: Udp | None,
+        window: Window | None,
+        send_updates_directly: bool,
         tls: Tls | None,
         hedge: Hedge | None,
         timeout: float,

@@ -178,7 +178,7 @@ impl Reply {
         let values = settings.values;
         match self {
             Reply::Value { found, default } => {
-                match lost_as_miss(found, settings.is_udp).map_err(|error| typed_error(py, &error))? {
+                match lost_as_miss(found, settings.is_udp()).map_err(|error| typed_error(py, &error))? {
                     Some(content) => values.decode(py, &content),
                     None => Ok(default.into_bound(py)),
                 }

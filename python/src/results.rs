@@ -31,7 +31,7 @@ pub(crate) fn found_values<'py>(
     found: Result<Vec<Found>, TypedError>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let found = found.map_err(|error| typed_error(py, &error))?;
-    let found: Vec<Found> = found.into_iter().map(|found| lost_as_miss(found, settings.is_udp)).collect();
+    let found: Vec<Found> = found.into_iter().map(|found| lost_as_miss(found, settings.is_udp())).collect();
     if let Some(Err(error)) = found.first()
         && found.iter().all(|value| matches!(value, Err(TypedError::Client(_))))
     {

@@ -2,13 +2,13 @@
 
 use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
+use crate::direct_options::{DirectArguments, HedgeArguments, RouterArguments, UdpArguments, WindowArguments};
 use crate::engine::{Driving, Engine};
 use crate::error::{client_error, command_error, decode_error, encode_error, exception, typed_error};
 use crate::key::{Key, checked_key};
 use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
 use crate::options::{
-    HedgeArguments, Settings, TlsArguments, exptime, is_address, parse_codec, parse_hedge, parse_routing_prefix,
-    parse_source, parse_timeout, parse_tls, unix_s,
+    Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
 use crate::read::{KeyGroup, Read, Step};
 use crate::results::{ReadValues, found_values, lost_as_miss, name_of, read_error};
@@ -20,7 +20,7 @@ use lookaside_client::{
     ClientError, Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom, ReadOptions, RegionalClient, TypedClient,
 };
 use lookaside_protocol::{LeaseToken, Reply};
-use lookaside_routing::{Address, Defaults};
+use lookaside_routing::Address;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl ClientCore {
     /// Connects at once if there is a configuration to read, and otherwise with the first call.
     #[new]
     #[pyo3(signature = (
-        routers, *, config, config_required, routing_prefix, udp, tls, hedge, timeout, pickle, compression,
-        compression_bytes_min, is_async
+        routers, *, config, config_required, routing_prefix, router_options, udp, window, send_updates_directly, tls,
+        hedge, timeout, pickle, compression, compression_bytes_min, is_async
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn new(
@@ -53,7 +53,10 @@ impl ClientCore {
         config: Option<&str>,
         config_required: bool,
         routing_prefix: Option<&str>,
-        udp: bool,
+        router_options: RouterArguments,
+        udp: Option<UdpArguments>,
+        window: Option<WindowArguments>,
+        send_updates_directly: bool,
         tls: Option<TlsArguments>,
         hedge: Option<HedgeArguments>,
         timeout: f64,
@@ -70,27 +73,17 @@ impl ClientCore {
         if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
             return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
         }
-        if udp && config.is_none() {
-            return Err(refuse("udp=True without config=: routers are reached by TCP".to_owned()));
-        }
-        if hedge.is_some() && config.is_none() {
-            return Err(refuse("hedge= without config=: replicas are read directly".to_owned()));
-        }
+        let direct = DirectArguments { routing_prefix, router_options, udp, window, hedge, send_updates_directly };
+        let direct = direct.parse(py, config.is_some())?;
         let source = config.map(parse_source).transpose();
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
-        let mut defaults = Defaults::default();
-        if let Some(prefix) = routing_prefix {
-            defaults.prefix = parse_routing_prefix(py, prefix)?;
-        }
         let routers: Vec<Address> = routers.into_iter().map(|router| Address(router.into())).collect();
         let settings = Settings {
             network: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
             routers,
             source,
             needs_configuration: config_required,
-            defaults,
-            is_udp: udp,
-            hedging: hedge.map(|hedge| parse_hedge(py, hedge)).transpose()?,
+            direct,
             timeout: parse_timeout(py, timeout)?,
             codec: parse_codec(py, compression, compression_bytes_min)?,
             values: ValueCodec { is_pickling: pickle },
@@ -135,7 +128,7 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.get::<Content>(&key))?;
-        match lost_as_miss(found, self.connection.settings.is_udp).map_err(|error| typed_error(py, &error))? {
+        match lost_as_miss(found, self.connection.settings.is_udp()).map_err(|error| typed_error(py, &error))? {
             Some(content) => self.values().decode(py, &content),
             None => Ok(default),
         }
@@ -170,7 +163,7 @@ impl ClientCore {
         let none = py.None().into_bound(py);
         let lookup = found.map_err(|error| match error {
             // A datagram that was lost, of a server that may have given a lease: none without leases.
-            ClientError::Refused { .. } if self.connection.settings.is_udp => {
+            ClientError::Refused { .. } if self.connection.settings.is_udp() => {
                 exception(py, "CacheUnavailableError", error.to_string())
             }
             error => client_error(py, &error),
