@@ -12,7 +12,7 @@ from processes import eventually, run_in_children
 
 CHILD_S = 30
 # Of a lookup of a host name, when the process is forked.
-WHEN = ["resolved"]
+WHEN = ["resolved", "in flight"]
 
 
 def run_in_child(work) -> None:
@@ -145,6 +145,7 @@ print(cache.get_many(["parent", "child"]))
 
 @pytest.mark.parametrize("when", WHEN)
 def test_a_child_looks_host_names_up_by_itself(address, tmp_path, when):
+    """Once a lookup that was in flight stayed so in a child: its connections waited for it until they timed out."""
     source, library, held = tmp_path / "lookups.c", tmp_path / "lookups.so", tmp_path / "held"
     source.write_text(HOLDS_LOOKUPS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
