@@ -16,14 +16,17 @@ def start(tmp_path):
     """Starts a router of a configuration, and a client."""
     started = []
 
-    def start_both(configuration: dict, *options: str, client_options: tuple[str, ...] = ()):
+    def start_both(
+        configuration: dict, *options: str, client_options: tuple[str, ...] = (), is_permitted: bool = True
+    ):
         file = tmp_path / "router.json"
         file.write_text(json.dumps(configuration))
         router = Router(tmp_path, file, free_port(), [], *options)
         started.append(router)
         client = DirectClient(file, [router.port], *client_options)
         started.append(client)
-        client.wait_permitted()
+        if is_permitted:
+            client.wait_permitted()
         return router, client
 
     yield start_both
@@ -107,24 +110,45 @@ def test_a_late_read_is_answered_by_another_replica_but_never_after_a_delete(sta
     eventually(lambda: client.get(KEYS[1]) == "value", "the first replica is read again")
 
 
-def test_a_cluster_that_warms_up_gives_no_old_value_of_the_warm_one(start, servers, tmp_path):
+def test_a_cluster_that_warms_up_is_read_through_its_router(start, servers, tmp_path):
+    """Once the client asked the warm cluster for every miss, and stored none of its values in the cold one."""
     cold, warm, _ = servers
     route = {"type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60}
-    router, client = start({"pools": {"cold": pool(cold), "warm": pool(warm)}, "route": route})
+    pools = {"cold": pool(cold), "warm": pool(warm)}
+    router, client = start({"pools": pools, "route": route}, is_permitted=False)
     row = tmp_path / "row"
-    with_warm = connect(warm.port)
+    with_warm, with_cold = connect(warm.port), connect(cold.port)
     with_warm.set("k", b"old", noreply=False)
-    assert client.get("k") is None, "a direct client copies nothing"
-    assert with_warm.get("k") == b"old"
-    with_cluster = connect(router.port)
-    assert with_cluster.get("k") == b"old", "a router does"
-    assert client.get("k") == "old", "from the cold cluster"
+    eventually(lambda: client.statistics()["permits_of_warm_ups"] > 1, "the router has given permits")
+    assert client.get("k") == "old"
+    assert with_cold.get("k") == b"old", "it was copied"
     assert client.call("delete k") == "deleted"
     for _ in range(20):
         assert client.call("plain k") == "miss", "the delete has not reached the warm cluster"
     row.write_text("new")
     assert client.call(f"read k {row}") == "miss"
     assert client.get("k") == "new"
-    assert (with_cluster.get("k"), with_warm.get("k")) == (b"new", b"old")
+    assert (with_cold.get("k"), with_warm.get("k")) == (b"new", b"old")
+    assert client.statistics()["direct_reads"] == 0
     with_warm.close()
+    with_cold.close()
+    (tmp_path / "router.json").write_text(json.dumps({"pools": pools, "route": "PoolRoute|cold"}))
+    client.wait_permitted()
+    assert client.get("k") == "new"
+    assert client.statistics()["direct_reads"] == 1
+
+
+def test_a_value_that_the_router_splits_is_read_whole(start, servers):
+    """Once the client read what the router stores in place of a large value: the number of its chunks and its hash."""
+    configuration = {"pools": {"main": pool(*servers)}, "route": "PoolRoute|main"}
+    options = ("--big-value-split-threshold", "100", "--big-value-hide-reply-flag")
+    router, client = start(configuration, *options, is_permitted=False)
+    large = "".join(str(number) for number in range(500))
+    with_cluster = connect(router.port)
+    assert with_cluster.set("k", large.encode(), noreply=False, flags=16)
     with_cluster.close()
+    eventually(lambda: client.statistics()["permits_of_other_options"] > 1, "the router has given permits")
+    assert client.get("k") == large
+    assert client.call("plain k") == f"hit {large}"
+    assert not client.is_permitted()
+    assert client.statistics()["direct_reads"] == 0

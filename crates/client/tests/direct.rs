@@ -1,13 +1,13 @@
 //! A client that reads servers directly, against a router and servers in memory, with a paused clock.
 
 use crate::fake::Mode;
-use crate::fake::cluster::{Cluster, config, permit, permit_except, permit_with_leases, refusal};
+use crate::fake::cluster::{Cluster, config, permit, permit_except, permit_with_leases, refusal, with_options};
 use bytes::Bytes;
 use lookaside_client::config::{ConfigWatcher, Source};
 use lookaside_client::{
     Client, Codec, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PERMIT_KEY, PermitReply, TypedClient,
 };
-use lookaside_routing::Address;
+use lookaside_routing::{Address, BigValueSettings, Defaults};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -243,6 +243,61 @@ async fn a_permit_that_is_not_understood_is_none() {
     sleep(MOMENT).await;
     assert!(!route.is_permitted());
     assert!(route.statistics().permits_refused > 0);
+}
+
+/// Once the options of routers were not compared: a client without the option that splits large values returned what a
+/// router stores in place of such a value.
+#[tokio::test(start_paused = true)]
+async fn a_client_reads_through_routers_whose_options_it_does_not_have() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "first:1", "second:1"]);
+    cluster.set_everywhere("k");
+    let splitting = Defaults { big_values: Some(BigValueSettings::above(1_000)), ..Defaults::default() };
+    let reads_directly = async |of_router: &Defaults, of_client: &Defaults| {
+        for router in ["first:1", "second:1"] {
+            cluster.permit(router, &with_options(permit(&config("a:1")), &of_router.data_options()));
+        }
+        let routers = ["first:1", "second:1"].map(|router| Address(router.into()));
+        let builder = DirectRoute::builder(Source::Text(config("a:1")), routers).defaults(of_client.clone());
+        let route = builder.network(Arc::new(cluster.clone())).build().await.expect("the configuration is valid");
+        sleep(MOMENT).await;
+        let is_direct = value(&Client::new(route.clone()), "k").await == "a:1";
+        assert_eq!(route.is_permitted(), is_direct);
+        assert_eq!(route.statistics().permits_of_other_options > 0, !is_direct);
+        is_direct
+    };
+    assert!(reads_directly(&splitting, &splitting).await);
+    assert!(!reads_directly(&splitting, &Defaults::default()).await);
+    assert!(!reads_directly(&Defaults::default(), &splitting).await);
+    let patient = Defaults { server_timeout_ms: 5_000, ..splitting.clone() };
+    assert!(reads_directly(&patient, &splitting).await, "timeouts change no value");
+}
+
+/// Once it read the cold cluster and asked the warm one for every miss, which was never copied.
+#[tokio::test(start_paused = true)]
+async fn a_client_reads_through_routers_while_a_cluster_is_warmed_up() {
+    let warming = r#"{
+        "pools": { "cold": { "servers": ["a:1"] }, "warm": { "servers": ["b:1"] } },
+        "route": { "type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60 }
+    }"#;
+    let cluster = Cluster::of(&["a:1", "b:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit(warming));
+    let (texts, received) = mpsc::unbounded_channel();
+    texts.send(warming.to_owned()).expect("it is received");
+    let builder = DirectRoute::builder(Source::Text(String::new()), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).watcher(ConfigWatcher::of_texts(received));
+    let route = builder.build().await.expect("the configuration is valid");
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    cluster.cache("b:1").lock().set("k", "of the warm cluster");
+    assert!(matches!(client.get("k").await, Ok(Lookup::Miss { .. })), "the router has it from nowhere yet");
+    assert_eq!(cluster.cache("router:1").lock().lease_gets, 1);
+    assert_eq!(cluster.cache("a:1").lock().lines + cluster.cache("b:1").lock().lines, 0);
+    assert!(!route.is_permitted() && route.statistics().permits_of_warm_ups > 0);
+    texts.send(config("a:1")).expect("it is received");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    cluster.set_everywhere("k");
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1", "it has ended");
 }
 
 /// Such a moment is beyond any clock's range: the task that asked for permits ended.

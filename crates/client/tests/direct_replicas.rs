@@ -1,6 +1,6 @@
 //! A direct client whose late lookups are sent to another replica, behind another routing prefix of its configuration.
 
-use crate::fake::cluster::{Cluster, permit, permit_except, permit_with_leases, refusal};
+use crate::fake::cluster::{Cluster, permit, permit_except, permit_with_leases, refusal, with_options};
 use bytes::Bytes;
 use lookaside_client::config::Source;
 use lookaside_client::{
@@ -25,6 +25,9 @@ const CONFIG: &str = r#"{
     ]
 }"#;
 
+/// Of the router, whose keys without a prefix are those of the first replica.
+const OPTIONS: &str = "--route-prefix=/west/first/";
+
 fn prefix(text: &str) -> RoutingPrefix {
     RoutingPrefix::parse(text).expect("it is valid")
 }
@@ -42,7 +45,7 @@ async fn fixture() -> Fixture {
 async fn fixture_with(settings: HedgeSettings) -> Fixture {
     let cluster = Cluster::of(&["a:1", "b:1", "router:1"]);
     cluster.set_everywhere("k");
-    cluster.permit("router:1", &permit(CONFIG));
+    cluster.permit("router:1", &with_options(permit(CONFIG), OPTIONS));
     let defaults = Defaults { prefix: prefix("/west/first/"), ..Defaults::default() };
     let builder = DirectRoute::builder(Source::Text(CONFIG.to_owned()), [Address("router:1".into())]);
     let builder = builder.send_updates_directly();
@@ -77,7 +80,7 @@ async fn a_late_read_is_answered_by_the_other_replica() {
 async fn a_replica_is_read_only_as_far_as_the_permit_goes() {
     let Fixture { cluster, route, client } = fixture().await;
     cluster.cache("a:1").lock().delay = LATE;
-    cluster.permit("router:1", &permit_except(CONFIG, ["b:1"]));
+    cluster.permit("router:1", &with_options(permit_except(CONFIG, ["b:1"]), OPTIONS));
     sleep(MOMENT).await;
     let lines = cluster.cache("b:1").lock().lines;
     assert_eq!(value(&client).await, Ok("a:1".into()), "late, since the other replica misses deletes");
@@ -93,7 +96,7 @@ async fn a_replica_is_read_only_as_far_as_the_permit_goes() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_is_asked_without_a_lease_where_routers_take_leases() {
     let Fixture { cluster, client, .. } = fixture().await;
-    cluster.permit("router:1", &permit_with_leases(CONFIG));
+    cluster.permit("router:1", &with_options(permit_with_leases(CONFIG), OPTIONS));
     sleep(MOMENT).await;
     cluster.cache("a:1").lock().delay = LATE;
     let missed = client.get("missing").await;
@@ -112,7 +115,7 @@ async fn the_token_of_a_plain_get_that_a_replica_has_answered_is_returned() {
     for address in ["a:1", "b:1", "router:1"] {
         cluster.cache(address).lock().keeps_flags = true;
     }
-    cluster.permit("router:1", &permit_with_leases(CONFIG));
+    cluster.permit("router:1", &with_options(permit_with_leases(CONFIG), OPTIONS));
     sleep(MOMENT).await;
     let cache = TypedClient::new(client, Codec::default());
     assert_eq!(cache.get::<Bytes>("other").await, Ok(None));

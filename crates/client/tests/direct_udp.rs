@@ -3,7 +3,9 @@
 use crate::fake::cluster::{Cluster, config};
 use bytes::Bytes;
 use lookaside_client::config::{ConfigId, Source};
-use lookaside_client::{Client, ClientError, DirectRoute, Lookup, Permit, PermitReply, UdpOptions, UdpStatistics};
+use lookaside_client::{
+    Client, ClientError, DirectRoute, Lookup, Permit, PermitReply, UdpOptions, UdpStatistics, WindowSettings,
+};
 use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};
 use lookaside_routing::Address;
 use std::sync::{Arc, Mutex};
@@ -84,6 +86,7 @@ fn permit<const N: usize>(server: &str, fenced: [&str; N]) -> PermitReply {
     PermitReply::Permitted(Permit {
         duration: Duration::from_secs(3_600),
         configuration: ConfigId::of(&config(server)).expect("it is valid"),
+        data_options: String::new(),
         fenced: fenced.map(|server| Address(server.into())).into(),
         spares: [].into(),
         takes_leases: false,
@@ -105,7 +108,8 @@ async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
         let (bytes, client) = socket.recv_from(&mut received).await.expect("it receives");
         let (header, line) = FrameHeader::parse(&received[..bytes]).expect("a request");
         let line = str::from_utf8(line).expect("text").trim_end().to_owned();
-        let keys = line.strip_prefix("lease-get ").expect("a lease-get").split(' ');
+        // A probe is a plain get.
+        let keys = line.strip_prefix("lease-get ").or(line.strip_prefix("get ")).expect("a get").split(' ');
         let behaviour = *behaviour.lock().unwrap();
         let item = |key: &str| {
             let bytes = if key.contains(':') { key.len() } else { VALUE_BYTES };
@@ -201,9 +205,33 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
     for _ in 0..3 {
         assert_eq!(fixture.error("k", "in time").await, None);
     }
-    assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()));
-    assert_eq!(fixture.statistics().distrusted_keys, 1);
-    assert_eq!(fixture.error("k", "in time").await, None, "TCP answers, so UDP is tried again");
+    let size = || fixture.route.window_statistics().expect("there is a window").size;
+    assert_eq!(size(), WindowSettings::by_delay().initial, "without a UDP port nothing is lost on the way");
+    // The first probe is in vain.
+    let mut gets = 0;
+    while fixture.statistics().probes == 0 || gets < 10 {
+        assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()), "by TCP");
+        sleep(Duration::from_millis(1)).await;
+        gets += 1;
+    }
+    assert_eq!((fixture.statistics().distrusted_keys, fixture.statistics().lost), (gets, 3), "no get failed");
+    fixture.be(Behaviour::Well);
+    let deadline = Instant::now() + Duration::from_millis(LONG_MS);
+    loop {
+        let value = fixture.get("k").await.expect("by TCP or by UDP");
+        if value.starts_with(b"k.") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "a probe has been answered, so gets are sent by UDP again");
+        sleep(Duration::from_millis(1)).await;
+    }
+    fixture.be(Behaviour::Silent);
+    assert_eq!(fixture.error("k", "in time").await, None);
+    assert!(
+        size() <= WindowSettings::by_delay().initial / 2 + 1,
+        "from a server that answers it is a loss: {}",
+        size()
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use lookaside_client::{
     Client, ClientError, Codec, DestinationOptions, HedgeDelay, HedgeSettings, Lease, Lookup, Origin, ReadError,
     ReadOptions, TypedClient, TypedError, Window, WindowSettings, WindowedDestination,
 };
-use lookaside_routing::{DestinationRoute, Failure};
+use lookaside_protocol::{ErrorReply, Reply};
+use lookaside_routing::{Batch, BoxFuture, Context, DestinationRoute, Failure, Outcomes, Route};
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 use tokio::{
     runtime::Handle,
@@ -215,6 +216,30 @@ async fn hits_of_the_replica_take_the_place_of_failures() {
     fast.lock().set("a", "v");
     let lookups = client.get_many(&["a", "b"]).await.expect("valid keys");
     assert_eq!(lookups, [Ok(HIT), Err(ClientError::Failed(Failure::TimedOut))]);
+}
+
+/// Replies to each request with an error line, late: as gets by UDP end whose datagram was lost.
+struct LostDatagrams;
+
+impl Route for LostDatagrams {
+    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async move {
+            sleep(ms(100)).await;
+            vec![Ok(Reply::Error(ErrorReply::Client("no reply by UDP in time".into()))); batch.len()]
+        })
+    }
+}
+
+/// Once a hit of the replica took the place of a failure, but not of an error reply.
+#[tokio::test(start_paused = true)]
+async fn a_hit_of_the_replica_takes_the_place_of_a_lost_datagram() {
+    let (replicas, fast, _) = server();
+    fast.lock().set("a", "v");
+    let settings = HedgeSettings { delay: HedgeDelay::Fixed(ms(5)), share_max: 1.0, plain_gets: false };
+    let client = Client::new(Arc::new(LostDatagrams)).with_hedging(replicas, settings);
+    let lookups = client.get_many(&["a", "b"]).await.expect("valid keys");
+    assert_eq!(lookups[0], Ok(HIT));
+    assert!(matches!(lookups[1], Err(ClientError::Refused { .. })), "a miss decides nothing: {:?}", lookups[1]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use lookaside_client::{DestinationOptions, PERMIT_ENDS_AFTER, TkoTrackers};
 use lookaside_router::{
     ActiveConfigs, ConfigUpdates, Identity, Proxy, RouterConfig, Settings, SharedState, StartGate, Tree,
 };
-use lookaside_routing::{Address, Defaults};
+use lookaside_routing::{Address, BigValueSettings, Defaults, RoutingPrefix};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
@@ -51,6 +51,26 @@ async fn a_permit_has_the_configuration_and_the_fenced_servers() {
     ask(&mut client, &format!("{permit}fenced /a%20b\r\nfenced main:1\r\n")).await;
     fences.iter().for_each(|fence| fence.lower());
     ask(&mut client, &permit).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_has_the_options_that_a_client_must_have_too() {
+    let defaults = Defaults {
+        prefix: RoutingPrefix::parse("/a/b/").expect("a prefix"),
+        sends_unknown_prefix_to_default: true,
+        big_values: Some(BigValueSettings { hides_flag: true, ..BigValueSettings::above(500) }),
+        splits_shards: false,
+        server_timeout_ms: 7,
+        ..Defaults::default()
+    };
+    let config = RouterConfig::parse(&text("main:1"), &defaults, &DestinationOptions::default()).expect("it is good");
+    let tree = Tree::build(&Arc::new(config), Arc::<FakeNetwork>::default(), 1, None);
+    let mut client = SessionHarness::start_with(Settings::default(), tree, FakeRoute::new()).connect();
+    let id = ConfigId::of(&text("main:1")).expect("it is good");
+    let options = "--route-prefix=/a/b/%20--send-invalid-route-to-default%20--disable-shard-split-route\
+                   %20--big-value-split-threshold=500%20--big-value-hide-reply-flag";
+    // A client that does not know of options takes it for no permit.
+    ask(&mut client, &format!("restricted-permit 200\r\nconfiguration {id}\r\noptions {options}\r\n")).await;
 }
 
 /// Until then a client may read by the configuration before, as a thread may whose batches have not ended.

@@ -34,6 +34,10 @@ counters! {
     permits,
     /// Permits received for a configuration that the client does not have.
     permits_of_other_configurations,
+    /// Permits received of routers with other options than the client's.
+    permits_of_other_options,
+    /// Permits received for a configuration that warms a cluster up (`WarmUpRoute`), whose reads go through routers.
+    permits_of_warm_ups,
     /// Requests for a permit that a router refused.
     permits_refused,
     /// Requests for a permit that no router answered in time.

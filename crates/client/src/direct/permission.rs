@@ -24,6 +24,9 @@ pub(super) struct DirectState {
     pub(super) settings: TreeSettings,
     pub(super) routers: Routers,
     pub(super) counters: DirectCounters,
+    /// The options of routers that this client reads by
+    /// ([`Defaults::data_options`](lookaside_routing::Defaults::data_options)).
+    pub(super) data_options: String,
     permission: RwLock<Option<Permission>>,
     /// Until when plain requests may be sent as they are: a router has said that it takes no leases. `None` if none has, or
     /// one has said since that it does.
@@ -50,6 +53,18 @@ pub(super) struct Permission {
     pub(super) tree: Arc<DirectTree>,
 }
 
+/// Why a permit is of no use to this client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnusedPermit {
+    /// The client has no tree of its configuration.
+    OtherConfiguration,
+    /// The router has options that decide where a key is, or what clients get for it, and the client has others.
+    OtherOptions,
+    /// Its configuration warms a cluster up. A client that read by it would ask the warm cluster for every miss, and
+    /// never store what it finds.
+    WarmUp,
+}
+
 /// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
 struct Trees {
     /// `None` before a configuration was read.
@@ -66,6 +81,7 @@ impl DirectState {
         }
         let trees = Mutex::new(Trees { newest: tree.map(Arc::new), permitted: None });
         DirectState {
+            data_options: settings.defaults.data_options(),
             settings,
             routers,
             counters: DirectCounters::default(),
@@ -109,16 +125,21 @@ impl DirectState {
         permission.as_ref().filter(|permission| Instant::now() < permission.until).cloned()
     }
 
-    /// Begins or extends the permission by a permit that was requested at `requested_at`. False if the client has no
-    /// tree of its configuration.
-    pub(super) fn apply(&self, permit: &Permit, requested_at: Instant) -> bool {
-        let Some(tree) = self.tree(permit.configuration) else { return false };
+    /// Begins or extends the permission by a permit that was requested at `requested_at`.
+    pub(super) fn apply(&self, permit: &Permit, requested_at: Instant) -> Result<(), UnusedPermit> {
+        if permit.data_options != self.data_options {
+            return Err(UnusedPermit::OtherOptions);
+        }
+        let tree = self.tree(permit.configuration).ok_or(UnusedPermit::OtherConfiguration)?;
+        if tree.warms_up {
+            return Err(UnusedPermit::WarmUp);
+        }
         self.set_fences(permit);
         tree.serve_spares(&permit.spares);
         // Whatever the router says: it counts on no longer one.
         let until = requested_at + permit.duration.min(PERMIT_DURATION);
         *self.permission.write() = Some(Permission { until, tree });
-        true
+        Ok(())
     }
 
     fn set_fences(&self, permit: &Permit) {
@@ -214,6 +235,7 @@ mod tests {
         Permit {
             duration: PERMIT_DURATION,
             configuration: ConfigId::of(text).expect("the configuration is valid"),
+            data_options: String::new(),
             fenced: BTreeSet::new(),
             spares: BTreeSet::new(),
             takes_leases: false,
@@ -234,12 +256,12 @@ mod tests {
         let epoch = server.epoch().expect("up");
         assert!(trackers.mark_tko(&Address("a:1".into()), &server, epoch, TkoReason::ConnectFailed));
         assert_eq!(trackers.fail_open_pools(), ["main"], "before the first permit");
-        assert!(state.apply(&permit(limited), Instant::now()));
+        assert_eq!(state.apply(&permit(limited), Instant::now()), Ok(()));
         state.set_newest(next, Duration::ZERO).await.expect("the configuration is valid");
         assert_eq!(trackers.fail_open_pools(), ["main"], "permits name the first configuration");
-        assert!(state.apply(&permit(limited), Instant::now()));
+        assert_eq!(state.apply(&permit(limited), Instant::now()), Ok(()));
         assert_eq!(trackers.fail_open_pools(), ["main"]);
-        assert!(state.apply(&permit(next), Instant::now()));
+        assert_eq!(state.apply(&permit(next), Instant::now()), Ok(()));
         assert!(trackers.fail_open_pools().is_empty(), "the second has no limit");
     }
 }

@@ -8,6 +8,7 @@
 //!                                   fenced 10.0.0.7:11211
 //!                                   spare web 3 0                  the pool, the server's index in it, the spare's
 //!                                   leases                         the router takes leases for plain clients
+//!                                   options --route-prefix=/a/b/   of the router: the client must read by the same ones
 //! ```
 //!
 //! A permit whose lines a client must not ignore begins with `restricted-permit` instead of `permit`:
@@ -17,15 +18,16 @@
 //! | `permit` | is ignored, so that later routers can add some that restrict nothing |
 //! | `restricted-permit` | makes it no permit: the client reads through a router. One that does not know the first word does so, too |
 //!
-//! A permit with `leases` is a restricted one. The reply can also be a refusal, without `leases` from a router that does
-//! not say:
+//! A permit with `leases` or `options` is a restricted one. Without `options` the router has none of those that decide
+//! where a key is and what clients get for it ([`Defaults::data_options`](lookaside_routing::Defaults::data_options)).
+//! The reply can also be a refusal, without `leases` from a router that does not say:
 //!
 //! ```text
 //!                                   refused the router waits for the invalidator
 //!                                   leases yes                     or no
 //! ```
 //!
-//! Bytes of an address or of a pool's name that are no printable ASCII are % and hex.
+//! Bytes of an address, of a pool's name or of the options that are no printable ASCII are % and hex.
 
 use crate::config::ConfigId;
 use lookaside_protocol::percent;
@@ -51,6 +53,9 @@ pub struct Permit {
     pub duration: Duration,
     /// By which configuration.
     pub configuration: ConfigId,
+    /// By which options of the router's command line, as
+    /// [`Defaults::data_options`](lookaside_routing::Defaults::data_options) has them.
+    pub data_options: String,
     /// Not these servers.
     pub fenced: BTreeSet<Address>,
     /// Places of pools that a spare serves.
@@ -123,7 +128,8 @@ impl PermitReply {
 
 fn parse_permit(duration_ms: &str, lines: &str, is_restricted: bool) -> Option<Permit> {
     let duration = Duration::from_millis(duration_ms.parse().ok()?);
-    let (mut configuration, mut fenced, mut spares, mut takes_leases) = (None, BTreeSet::new(), BTreeSet::new(), false);
+    let (mut fenced, mut spares) = (BTreeSet::new(), BTreeSet::new());
+    let (mut configuration, mut data_options, mut takes_leases) = (None, String::new(), false);
     for line in lines.lines() {
         let mut words = line.split(' ');
         match words.next()? {
@@ -135,11 +141,12 @@ fn parse_permit(duration_ms: &str, lines: &str, is_restricted: bool) -> Option<P
                 spares.insert(ServingSpare { pool, server, spare });
             }
             "leases" => takes_leases = true,
+            "options" => data_options = percent::decode_text(words.next()?)?,
             _ if is_restricted => return None,
             _ => {}
         }
     }
-    Some(Permit { duration, configuration: configuration?, fenced, spares, takes_leases })
+    Some(Permit { duration, configuration: configuration?, data_options, fenced, spares, takes_leases })
 }
 
 impl fmt::Display for PermitReply {
@@ -155,7 +162,8 @@ impl fmt::Display for PermitReply {
                 };
             }
         };
-        let word = if permit.takes_leases { RESTRICTED_PERMIT } else { PERMIT };
+        let is_restricted = permit.takes_leases || !permit.data_options.is_empty();
+        let word = if is_restricted { RESTRICTED_PERMIT } else { PERMIT };
         write!(f, "{word} {}\r\nconfiguration {}\r\n", permit.duration.as_millis(), permit.configuration)?;
         for server in &permit.fenced {
             write!(f, "fenced {}\r\n", encode(&server.0))?;
@@ -165,6 +173,9 @@ impl fmt::Display for PermitReply {
         }
         if permit.takes_leases {
             f.write_str("leases\r\n")?;
+        }
+        if !permit.data_options.is_empty() {
+            write!(f, "options {}\r\n", encode(&permit.data_options))?;
         }
         Ok(())
     }
@@ -182,6 +193,7 @@ mod tests {
         Permit {
             duration: PERMIT_DURATION,
             configuration: ConfigId(0x1f),
+            data_options: "--route-prefix=/a%b/c/ --disable-shard-split-route".to_owned(),
             fenced: ["10.0.0.7:11211", "/run/a b\n%"].map(|server| Address(server.into())).into(),
             spares: [ServingSpare { pool: "a b%".to_owned(), server: 3, spare: 0 }].into(),
             takes_leases: true,
@@ -194,10 +206,15 @@ mod tests {
 
     #[test]
     fn parsing_reverses_composing() {
-        let bare = Permit { fenced: BTreeSet::new(), spares: BTreeSet::new(), takes_leases: false, ..permit() };
+        let (fenced, spares, data_options) = (BTreeSet::new(), BTreeSet::new(), String::new());
+        let bare = Permit { fenced, spares, data_options, takes_leases: false, ..permit() };
+        let with_options = Permit { takes_leases: false, ..permit() };
+        let with_leases = Permit { data_options: String::new(), ..permit() };
         for reply in [
             PermitReply::Permitted(permit()),
             PermitReply::Permitted(bare),
+            PermitReply::Permitted(with_options),
+            PermitReply::Permitted(with_leases),
             refusal(None),
             refusal(Some(true)),
             refusal(Some(false)),
@@ -220,7 +237,7 @@ mod tests {
 
     #[test]
     fn unknown_lines_are_ignored_and_malformed_ones_are_no_permit() {
-        let permit = Permit { takes_leases: false, ..permit() };
+        let permit = Permit { takes_leases: false, data_options: String::new(), ..permit() };
         let text = PermitReply::Permitted(permit.clone()).to_string();
         let longer = format!("{text}later words\r\n");
         assert_eq!(PermitReply::parse(longer.as_bytes()), Some(PermitReply::Permitted(permit)));

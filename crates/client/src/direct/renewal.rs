@@ -3,13 +3,13 @@
 //! | the router | next |
 //! |---|---|
 //! | permits what the client can use | it is used for all else, too, and asked again |
-//! | refuses, or permits another configuration | the next router at once; its connection is kept |
+//! | refuses, or permits what the client cannot use: another configuration, other options | the next router at once; its connection is kept |
 //! | does not answer | the next router at once |
 //!
 //! A router that refuses, while it waits for the invalidator, may refuse all else, too. When all have been asked in vain,
 //! it asks again after a moment.
 
-use super::permission::DirectState;
+use super::permission::{DirectState, UnusedPermit};
 use super::permit::{PERMIT_DURATION, PERMIT_KEY, PermitReply};
 use crate::command_connection::{CommandConnection, CommandError};
 use lookaside_protocol::Reply;
@@ -49,6 +49,8 @@ impl RouterReply {
 pub(super) async fn renew_permits(state: Arc<DirectState>) {
     let mut connections: Vec<Option<CommandConnection>> = Vec::new();
     connections.resize_with(state.routers.count(), || None);
+    // Of each router, why the client could not read directly when that was last logged.
+    let mut logged: Vec<Option<String>> = vec![None; state.routers.count()];
     let mut router = 0;
     // Routers in a row that gave no permit of use, and whether one of them answered.
     let (mut failures, mut is_answered) = (0, false);
@@ -59,7 +61,7 @@ pub(super) async fn renew_permits(state: Arc<DirectState>) {
         if let Ok(Some(takes_leases)) = reply.as_ref().map(RouterReply::takes_leases) {
             state.record_leases(takes_leases, requested_at);
         }
-        let interval = if apply_reply(&state, router, &reply, requested_at) {
+        let interval = if apply_reply(&state, router, &reply, requested_at, &mut logged[router]) {
             state.routers.prefer(router);
             failures = 0;
             RENEWAL_INTERVAL
@@ -107,21 +109,52 @@ async fn request_permit(
     Ok(router_reply)
 }
 
-/// Whether the reply permits the client to read servers.
+/// Whether the reply permits the client to read servers. `logged` is the reason against it that was logged last, so
+/// that each is logged once.
 fn apply_reply(
     state: &DirectState,
     router: usize,
     reply: &Result<RouterReply, CommandError>,
     requested_at: Instant,
+    logged: &mut Option<String>,
 ) -> bool {
     let counters = &state.counters;
     let address = state.routers.address(router);
     let (counter, is_permitted) = match reply {
         Ok(RouterReply::Understood(PermitReply::Permitted(permit))) => match state.apply(permit, requested_at) {
-            true => (&counters.permits, true),
-            false => (&counters.permits_of_other_configurations, false),
+            Ok(()) => {
+                *logged = None;
+                (&counters.permits, true)
+            }
+            Err(UnusedPermit::OtherConfiguration) => (&counters.permits_of_other_configurations, false),
+            Err(UnusedPermit::OtherOptions) => {
+                let (of_router, of_client) = (&permit.data_options, &state.data_options);
+                if is_new(logged, &format!("options {of_router}")) {
+                    tracing::warn!(
+                        router = %address, of_router, of_client,
+                        "the client has other options than the router, so it reads through the router; \
+                         give it the same defaults"
+                    );
+                }
+                (&counters.permits_of_other_options, false)
+            }
+            Err(UnusedPermit::WarmUp) => {
+                if is_new(logged, "WarmUpRoute") {
+                    tracing::info!(
+                        router = %address,
+                        "the configuration warms a cluster up, so the client reads through the routers, which fill it; \
+                         remove WarmUpRoute when it has ended"
+                    );
+                }
+                (&counters.permits_of_warm_ups, false)
+            }
         },
-        Ok(RouterReply::Understood(PermitReply::Refused { .. })) => (&counters.permits_refused, false),
+        Ok(RouterReply::Understood(PermitReply::Refused { why, .. })) => {
+            if is_new(logged, why) {
+                tracing::info!(router = %address, why, "no read permit: the client reads through the routers");
+            }
+            (&counters.permits_refused, false)
+        }
         Ok(RouterReply::NotUnderstood) => {
             tracing::debug!(router = %address, "a read permit that this client does not understand; it may need an upgrade");
             (&counters.permits_refused, false)
@@ -137,4 +170,13 @@ fn apply_reply(
     };
     counter.add(1);
     is_permitted
+}
+
+/// Whether a reason is another one than the last, which it replaces.
+fn is_new(logged: &mut Option<String>, reason: &str) -> bool {
+    let is_new = logged.as_deref() != Some(reason);
+    if is_new {
+        *logged = Some(reason.to_owned());
+    }
+    is_new
 }

@@ -26,6 +26,8 @@ pub(super) struct DirectTree {
     pub(super) leased_keys: Option<LeasedKeys>,
     /// Whether a part of it changes keys.
     are_keys_changed: bool,
+    /// Whether a part of it warms a cluster up: its reads are to be sent through routers, which store what they find.
+    pub(super) warms_up: bool,
     root: Arc<dyn Route>,
     pub(super) destinations: DestinationSet,
     /// The places of pools with spares, by the pool's name and the server's index.
@@ -76,11 +78,12 @@ impl DirectTree {
             slots: BTreeMap::new(),
             tko_limits: BTreeMap::new(),
             are_keys_changed: false,
+            warms_up: false,
         };
         let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
-        let DirectLeaves { destinations, slots, tko_limits, are_keys_changed, .. } = leaves;
-        let leased_keys = configuration.leased_keys.clone();
-        Ok(DirectTree { id: ConfigId::of(text)?, leased_keys, are_keys_changed, root, destinations, slots, tko_limits })
+        let DirectLeaves { destinations, slots, tko_limits, are_keys_changed, warms_up, .. } = leaves;
+        let (id, leased_keys) = (ConfigId::of(text)?, configuration.leased_keys.clone());
+        Ok(DirectTree { id, leased_keys, are_keys_changed, warms_up, root, destinations, slots, tko_limits })
     }
 
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
@@ -109,6 +112,7 @@ struct DirectLeaves<'a> {
     slots: BTreeMap<(String, usize), Arc<Slot>>,
     tko_limits: BTreeMap<String, PoolTkoLimit>,
     are_keys_changed: bool,
+    warms_up: bool,
 }
 
 impl Destinations for DirectLeaves<'_> {
@@ -149,6 +153,7 @@ impl Destinations for DirectLeaves<'_> {
 
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         self.are_keys_changed |= handle.changes_keys();
+        self.warms_up |= handle.warms_up();
         route
     }
 

@@ -66,7 +66,8 @@ impl Client {
 
     /// A client whose lookups, and those of its clones, travel together if their tasks are ready at the same time; a
     /// key that several of them ask for travels once. It costs a task and a turn of the scheduler for each batch, and
-    /// pays where many tasks look up at once.
+    /// pays where many tasks look up at once. Plain gets, those of [`TypedClient::get`](crate::TypedClient::get), are
+    /// sent by themselves: where leases are taken for them, each needs a miss of its own for the set that follows it.
     pub fn with_batching(self) -> Client {
         Client { batcher: Some(Arc::new(Batcher::new(self.lookups.clone()))), ..self }
     }

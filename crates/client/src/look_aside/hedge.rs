@@ -192,7 +192,8 @@ impl HedgedSender {
         }
         let mut outcomes = first.await;
         for (outcome, other) in outcomes.iter_mut().zip(from_replica) {
-            if outcome.is_err() && is_hit(&other) {
+            // A lost datagram is an error reply, not a failure.
+            if matches!(outcome, Err(_) | Ok(Reply::Error(_))) && is_hit(&other) {
                 *outcome = other;
             }
         }

@@ -11,6 +11,9 @@
 //!               '--> the last result
 //! ```
 //!
+//! A process that was forked has a cache of its own ([`ProcessCaches`]): lookups that were in flight in its parent run
+//! in none of its threads.
+//!
 //! Deliberately absent: times to live, which the system's resolver does not tell.
 
 use lookaside_sync::Mutex;
@@ -19,7 +22,10 @@ use std::{
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
     time::Duration,
 };
 use tokio::{
@@ -43,13 +49,16 @@ const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-static CACHE: LazyLock<Arc<ResolverCache>> = LazyLock::new(Arc::default);
+/// Processes from the first one to this, each forked by the one before, that can have a cache.
+const GENERATIONS_MAX: usize = 16;
+
+static CACHES: ProcessCaches = ProcessCaches([const { ProcessCache::new() }; GENERATIONS_MAX]);
 
 /// Connects to `name`, which is `host:port`.
 pub(crate) async fn connect(name: &str) -> io::Result<TcpStream> {
     let addresses = match name.parse() {
         Ok(address) => vec![address],
-        Err(_) => CACHE.resolve(name, look_up(name.to_owned())).await?,
+        Err(_) => CACHES.of(std::process::id()).resolve(name, look_up(name.to_owned())).await?,
     };
     match &*addresses {
         [only] => TcpStream::connect(only).await,
@@ -62,7 +71,7 @@ pub(crate) async fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
     if name.parse::<SocketAddr>().is_ok() {
         return Ok(Vec::new());
     }
-    let addresses = CACHE.resolve(name, look_up(name.to_owned())).await?;
+    let addresses = CACHES.of(std::process::id()).resolve(name, look_up(name.to_owned())).await?;
     Ok(addresses.iter().map(SocketAddr::ip).collect())
 }
 
@@ -89,6 +98,40 @@ async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
             },
             () = sleep(CONNECTION_ATTEMPT_DELAY), if rest.len() > 0 => {}
         }
+    }
+}
+
+/// The caches of this process and of those that it descends from, which the memory of a forked process still has. Those
+/// are never touched again: a lock of theirs may be held by a thread that only the parent has, and a lookup in flight
+/// may wait for one.
+///
+/// There is no lock here that a fork could leave held: a process claims a place by its id, and nobody else initializes
+/// it. If there is no place left, which takes a chain of [`GENERATIONS_MAX`] forks, nothing is cached.
+///
+/// Ids are used again. A process that had the id of an ancestor would find that one's cache; but then the ancestor has
+/// ended, and thousands of processes have begun since the fork.
+struct ProcessCaches([ProcessCache; GENERATIONS_MAX]);
+
+struct ProcessCache {
+    /// 0 if no process has claimed it.
+    process_id: AtomicU32,
+    cache: OnceLock<Arc<ResolverCache>>,
+}
+
+impl ProcessCache {
+    const fn new() -> ProcessCache {
+        ProcessCache { process_id: AtomicU32::new(0), cache: OnceLock::new() }
+    }
+}
+
+impl ProcessCaches {
+    /// The cache of the process with this id, which is the caller's.
+    fn of(&self, process_id: u32) -> Arc<ResolverCache> {
+        let is_own = |place: &&ProcessCache| match place.process_id.compare_exchange(0, process_id, SeqCst, SeqCst) {
+            Ok(_) => true,
+            Err(owner) => owner == process_id,
+        };
+        self.0.iter().find(is_own).map(|place| place.cache.get_or_init(Arc::default).clone()).unwrap_or_default()
     }
 }
 
@@ -331,6 +374,32 @@ mod tests {
         cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap();
         let resolved = timeout(Duration::from_millis(20), cache.resolve(NAME, pending())).await;
         assert_eq!(resolved.expect("in time").unwrap(), addresses(1));
+    }
+
+    /// Once a child had its parent's cache: every connection to a name whose lookup was in flight at the fork waited
+    /// for a task of the parent, until it timed out, for ever. A lock that another thread held at that moment was never
+    /// released.
+    #[tokio::test(start_paused = true)]
+    async fn a_forked_process_waits_for_nothing_of_its_parent() {
+        let caches = ProcessCaches([const { ProcessCache::new() }; GENERATIONS_MAX]);
+        let (grandparent, parent, child) = (1_000, 1_001, 1_002);
+        std::mem::forget(caches.of(grandparent).names.lock());
+        let limit = Duration::from_millis(200);
+        assert!(timeout(limit, caches.of(parent).resolve(NAME, pending())).await.is_err());
+        let resolved = timeout(limit, caches.of(child).resolve(NAME, ready(Ok(addresses(1))))).await;
+        assert_eq!(resolved.expect("in time").unwrap(), addresses(1));
+        let lookup = caches.of(child).resolve(NAME, ready(failure())).await;
+        assert_eq!(lookup.unwrap(), addresses(1), "its own threads share one");
+    }
+
+    #[tokio::test]
+    async fn after_too_many_forks_nothing_is_cached() {
+        let caches = ProcessCaches([const { ProcessCache::new() }; GENERATIONS_MAX]);
+        for process_id in 1..=GENERATIONS_MAX as u32 {
+            assert!(Arc::ptr_eq(&caches.of(process_id), &caches.of(process_id)));
+        }
+        assert!(!Arc::ptr_eq(&caches.of(1_000), &caches.of(1_000)));
+        assert_eq!(caches.of(1_000).resolve(NAME, ready(Ok(addresses(1)))).await.unwrap(), addresses(1));
     }
 
     #[tokio::test]

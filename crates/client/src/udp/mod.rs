@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `get`, `lease-get` | by UDP, as many keys in a datagram as fit |
 //! | the same, whose reply the server refuses to send by UDP because it is too large | again, by TCP; later ones with fewer keys in a datagram ([`keys_max`]) |
-//! | the same, after [`TIMEOUTS_MAX`] requests to the server in a row had no reply | by TCP, so that its health is known |
+//! | the same, after three requests to the server in a row had no reply | by TCP for a second, then for twice as long after each probe by UDP that has no reply either ([`health`]) |
 //! | all others | by TCP |
 //!
 //! The server's health and its fence are those of its TCP destination. A lease whose reply is lost is held by no client
@@ -15,14 +15,16 @@
 //! Servers must have their UDP port open (`-U`). They bound replies until the client's address has connected by TCP,
 //! which its destination has.
 
+mod health;
 mod keys_max;
 mod message;
 mod sockets;
 
 pub use sockets::UdpSockets;
 
-use crate::{TcpDestination, Window};
+use crate::{TcpDestination, Window, spawn};
 use bytes::Bytes;
+use health::{Path, UdpHealth};
 use keys_max::KeysMax;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FRAME_HEADER_BYTES};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
@@ -32,11 +34,9 @@ use message::{MessageError, compose, parse};
 use sockets::SocketError;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// Requests without a reply in a row after which TCP is used, until it has been answered.
-const TIMEOUTS_MAX: u32 = 3;
 /// The longest get line.
 const LINE_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - FRAME_HEADER_BYTES;
 /// `lease-get`, and the end of the line.
@@ -81,6 +81,8 @@ counters! {
     refused,
     /// Keys sent by TCP because the server had not answered by UDP.
     distrusted_keys,
+    /// Datagrams sent to find out whether such a server answers by UDP again. They are not among the requests.
+    probes,
     /// Requests that could not be sent.
     unsent,
 }
@@ -94,7 +96,7 @@ pub(crate) struct UdpDestination {
     timeout: Duration,
     /// Learns of lost datagrams. `None` if there is none.
     window: Option<Arc<Window>>,
-    timeouts: AtomicU32,
+    health: Arc<UdpHealth>,
     keys_max: KeysMax,
 }
 
@@ -109,21 +111,21 @@ impl UdpDestination {
         let peer = tcp.address().0.parse::<SocketAddr>().ok().filter(SocketAddr::is_ipv4);
         let peer = peer.map(|peer| SocketAddr::new(peer.ip(), options.port.unwrap_or(peer.port())));
         let timeout = Duration::from_millis(options.timeout_ms);
-        let (timeouts, keys_max) = (AtomicU32::new(0), KeysMax::default());
-        UdpDestination { tcp, peer, sockets, timeout, window, timeouts, keys_max }
+        let (health, keys_max) = (Arc::<UdpHealth>::default(), KeysMax::default());
+        UdpDestination { tcp, peer, sockets, timeout, window, health, keys_max }
     }
 
     async fn send_by_udp(&self, batch: Batch, peer: SocketAddr) -> Outcomes {
         if self.tcp.is_tko() || self.tcp.is_fenced() {
             return self.tcp.send(batch).await;
         }
-        if self.timeouts.load(Relaxed) >= TIMEOUTS_MAX {
+        let path = self.health.path(Instant::now());
+        if path == Path::TcpAndProbe {
+            self.probe(batch[0].key.clone(), peer);
+        }
+        if path != Path::Udp {
             self.counters().distrusted_keys.add(batch.len() as u64);
-            let outcomes = self.tcp.send(batch).await;
-            if outcomes.iter().all(Result::is_ok) {
-                self.timeouts.store(0, Relaxed);
-            }
-            return outcomes;
+            return self.tcp.send(batch).await;
         }
         let parts = split(&batch, self.keys_max.get());
         if let [_] = parts[..] {
@@ -131,6 +133,20 @@ impl UdpDestination {
         }
         let parts = parts.into_iter().map(|part| self.send_part(part, peer));
         futures_util::future::join_all(parts).await.concat()
+    }
+
+    /// Asks by UDP for a key that is also read by TCP. No caller waits for the reply, and it takes no lease.
+    fn probe(&self, key: Bytes, peer: SocketAddr) {
+        self.counters().probes.add(1);
+        let (sockets, health, timeout) = (self.sockets.clone(), self.health.clone(), self.timeout);
+        spawn(async move {
+            let get = [Request { key, operation: Operation::Get { cas: false } }];
+            match sockets.request(peer, |out| compose(&get, out), timeout).await {
+                // A part of a reply is an answer, too.
+                Ok(_) | Err(SocketError::Reordered) => health.record_reply(),
+                Err(_) => health.record_lost_probe(Instant::now()),
+            }
+        });
     }
 
     /// Sends one datagram.
@@ -142,7 +158,7 @@ impl UdpDestination {
         let received = self.sockets.request(peer, |out| compose(requests, out), self.timeout).await;
         let error = match received {
             Ok(message) => {
-                self.timeouts.store(0, Relaxed);
+                self.health.record_reply();
                 match parse(requests, &message.into()) {
                     Ok(outcomes) => {
                         self.keys_max.raise(requests.len());
@@ -161,13 +177,15 @@ impl UdpDestination {
             }
             Err(SocketError::TimedOut) => {
                 counters.lost.add(1);
-                self.record_loss(last_permit);
-                self.timeouts.fetch_add(1, Relaxed);
+                if self.health.record_loss(Instant::now()) {
+                    self.shrink_window(last_permit);
+                }
                 "no reply by UDP in time"
             }
             Err(SocketError::Reordered) => {
                 counters.reordered.add(1);
-                self.record_loss(last_permit);
+                self.health.record_reply();
+                self.shrink_window(last_permit);
                 "a datagram of the reply was lost or overtaken"
             }
             Err(SocketError::Busy) => {
@@ -184,7 +202,7 @@ impl UdpDestination {
         vec![Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(error.as_bytes())))); requests.len()]
     }
 
-    fn record_loss(&self, last_permit: u64) {
+    fn shrink_window(&self, last_permit: u64) {
         if let Some(window) = &self.window {
             window.record_loss(last_permit);
         }

@@ -97,11 +97,12 @@ impl UdpSockets {
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES_MAX);
         datagram.extend_from_slice(&FrameHeader::of_request(request.id).to_bytes());
         compose(&mut datagram);
-        socket.socket.send_to(&datagram, peer).await.map_err(SocketError::Io)?;
-        match timeout(limit, reply).await {
-            Ok(Ok(received)) => received,
-            _ => Err(SocketError::TimedOut),
-        }
+        let exchange = async {
+            // Waits while the socket's buffer is full.
+            socket.socket.send_to(&datagram, peer).await.map_err(SocketError::Io)?;
+            reply.await.unwrap_or(Err(SocketError::TimedOut))
+        };
+        timeout(limit, exchange).await.unwrap_or(Err(SocketError::TimedOut))
     }
 }
 

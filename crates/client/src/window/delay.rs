@@ -22,8 +22,10 @@
 //! * Once in each half of that time the window is a quarter of its size for a moment ([`DelayControl::is_probing`]), so
 //!   that there is a line although all other requests may see a full window.
 //! * A queue of a millisecond is accepted in any case.
-//! * A reply that takes ten times the base, and 20 ms, was lost and sent again. The window then has a share of what was outstanding,
-//!   and does not grow beyond it for a while: with a short queue replies are lost before the delay shows it.
+//! * A reply that takes ten times the base, and 100 ms, was lost and sent again, if half of the window was in use: with
+//!   a short queue replies are lost before the delay shows it. The window then has a share of what was outstanding, but
+//!   at least half of its size, and does not grow beyond it for a while. A late reply to few requests is that of a
+//!   server that was held up, and says nothing about the network.
 
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ const TOLERANCE: f64 = 2.0;
 const QUEUE_MIN_S: f64 = 0.001;
 /// How far the window moves towards its aim in each round.
 const STEP: f64 = 0.3;
-/// In each round it shrinks to this share of its size at most.
+/// In each round, and after a loss, it shrinks to this share of its size at most.
 const SHRINK_MAX: f64 = 0.5;
 /// The base is the lowest of this time, in milliseconds, and up to half of it more.
 const BASE_HORIZON_MS: u64 = 10_000;
@@ -46,8 +48,9 @@ const SAMPLES_MIN: f64 = 10.0;
 const DEVIATION_MIN: f64 = 0.15;
 /// Round trips of more than this many bases were held up by a retransmission: they do not count for the line.
 const LATE: f64 = 10.0;
-/// And more than this: TCP waits as long at least before it sends again.
-const LATE_MIN_S: f64 = 0.02;
+/// And more than this: Linux waits for 200 ms at least before it sends again, unless it is told otherwise. Garbage
+/// collections, snapshots and busy hosts hold replies up for less.
+const LATE_MIN_S: f64 = 0.1;
 /// After such a one the window has this share of what was outstanding then,
 const LATE_SHARE: f64 = 0.7;
 /// and does not grow beyond it for this many times as long as the late reply took.
@@ -77,8 +80,10 @@ pub(super) struct DelayControl {
     /// Round trips of the present round, in requests and in seconds for all of them.
     round_requests: f64,
     round_s: f64,
-    /// Replies until the end of the probe; 0 if there is none.
+    /// Replies to requests of the probe until its end; 0 if there is none.
     probe_replies: usize,
+    /// When the last probe began: requests that were sent before saw the whole window.
+    probe_began_at: Duration,
     /// The largest size until a time; `None` if there was no late reply.
     ceiling: Option<(f64, Duration)>,
 }
@@ -121,9 +126,12 @@ struct LowestOfHalf {
 impl DelayControl {
     /// The size of a window of `size` after a round trip.
     pub(super) fn adjust(&mut self, size: f64, round_trip: RoundTrip) -> Adjusted {
-        self.probe_replies = self.probe_replies.saturating_sub(round_trip.requests);
+        if round_trip.at.saturating_sub(round_trip.took) >= self.probe_began_at {
+            self.probe_replies = self.probe_replies.saturating_sub(round_trip.requests);
+        }
         if self.base.advance(round_trip.at) && self.probe_replies == 0 {
             self.probe_replies = (size / 2.0) as usize;
+            self.probe_began_at = round_trip.at;
         }
         let seconds = round_trip.took.as_secs_f64();
         if self.base.lowest().is_some_and(|base| seconds > (LATE * base).max(LATE_MIN_S)) {
@@ -153,11 +161,11 @@ impl DelayControl {
     }
 
     fn shrink_if_late(&mut self, size: f64, round_trip: RoundTrip) -> Adjusted {
-        if !round_trip.is_after_loss {
+        if !round_trip.is_after_loss || !round_trip.was_half_used {
             return Adjusted { size, is_late: false };
         }
         (self.round_requests, self.round_s) = (0.0, 0.0);
-        let ceiling = (LATE_SHARE * round_trip.outstanding as f64).min(size);
+        let ceiling = (LATE_SHARE * round_trip.outstanding as f64).clamp(SHRINK_MAX * size, size);
         self.ceiling = Some((ceiling, round_trip.at + CEILING_TIMES * round_trip.took));
         Adjusted { size: ceiling, is_late: true }
     }
@@ -245,6 +253,55 @@ mod tests {
     fn short_delays_do_not_shrink_the_window() {
         assert!(size_after(60.0, 3.0, 384) >= 300, "{}", size_after(60.0, 3.0, 384));
         assert!(size_after(60.0, 0.5, 384) >= 384, "{}", size_after(60.0, 0.5, 384));
+    }
+
+    /// Once the replies to what was outstanding when a probe began ended it, before anything was sent in the small
+    /// window.
+    #[test]
+    fn a_probe_ends_by_replies_to_its_own_requests() {
+        let mut control = DelayControl::default();
+        let mut reply = |sent_ms: u64, at_ms: u64| {
+            let (at, took) = (Duration::from_millis(at_ms), Duration::from_millis(at_ms - sent_ms));
+            let trip = RoundTrip { at, took, requests: 20, outstanding: 100, was_half_used: true, is_after_loss: true };
+            control.adjust(100.0, trip);
+            control.is_probing()
+        };
+        let begins_at = BASE_HORIZON_MS / 2;
+        assert!(!reply(begins_at - 2, begins_at - 1));
+        assert!(reply(begins_at - 1, begins_at), "it begins");
+        assert!((1..=5).all(|_| reply(begins_at - 1, begins_at + 1)), "the whole window, sent before");
+        assert!(reply(begins_at + 1, begins_at + 2) && reply(begins_at + 1, begins_at + 2));
+        assert!(!reply(begins_at + 1, begins_at + 2), "half of the window, sent since");
+    }
+
+    /// The size, of 400 at first, after pages of 400 keys and then one reply that took `late_ms`, to requests that made
+    /// `outstanding` when they were sent.
+    fn size_after_late(outstanding: usize, late_ms: u64) -> f64 {
+        let (mut control, mut at) = (DelayControl::default(), Duration::ZERO);
+        let mut adjust = |took_ms: f64, outstanding: usize| {
+            let took = Duration::from_secs_f64(took_ms / 1_000.0);
+            at += took;
+            let was_half_used = outstanding >= 200;
+            let trip = RoundTrip { at, took, requests: 24, outstanding, was_half_used, is_after_loss: true };
+            control.adjust(400.0, trip)
+        };
+        for number in 0..1_000 {
+            let outstanding = 400 / (1 + number % 3);
+            assert!(!adjust(0.5 + outstanding as f64 / 400.0, outstanding).is_late);
+        }
+        adjust(late_ms as f64, outstanding).size
+    }
+
+    /// Once a single get of an idle client that a busy server held up for 30 ms left a window of 4 of 400, for a
+    /// second.
+    #[test]
+    fn only_a_late_reply_to_many_requests_is_a_loss() {
+        assert_eq!(size_after_late(1, 30), 400.0);
+        assert_eq!(size_after_late(1, 250), 400.0);
+        assert_eq!(size_after_late(199, 250), 400.0);
+        assert!(size_after_late(400, 60) > 280.0, "nothing is sent again as soon");
+        assert_eq!(size_after_late(400, 250), 280.0);
+        assert_eq!(size_after_late(220, 250), 200.0, "half of it is left");
     }
 
     #[test]

@@ -82,10 +82,21 @@ pub fn permit_with_leases(configuration: &str) -> PermitReply {
     PermitReply::Permitted(Permit { takes_leases: true, ..bare_permit(configuration) })
 }
 
+/// The permit of a router with these options.
+pub fn with_options(reply: PermitReply, data_options: &str) -> PermitReply {
+    match reply {
+        PermitReply::Permitted(permit) => {
+            PermitReply::Permitted(Permit { data_options: data_options.to_owned(), ..permit })
+        }
+        refused => refused,
+    }
+}
+
 fn bare_permit(configuration: &str) -> Permit {
     Permit {
         duration: PERMIT_DURATION,
         configuration: ConfigId::of(configuration).expect("the configuration is valid"),
+        data_options: String::new(),
         fenced: BTreeSet::new(),
         spares: BTreeSet::new(),
         takes_leases: false,

@@ -130,7 +130,15 @@ impl AdminView<'_> {
         permits.given.add(1);
         let spares = self.tree.spares().map(|spares| spares.serving()).unwrap_or_default();
         let fenced = self.tree.fenced();
-        PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares, takes_leases })
+        let data_options = self.tree.config().map(|config| config.data_options().to_owned()).unwrap_or_default();
+        PermitReply::Permitted(Permit {
+            duration: PERMIT_DURATION,
+            configuration,
+            data_options,
+            fenced,
+            spares,
+            takes_leases,
+        })
     }
 
     /// A router without a gate is open.

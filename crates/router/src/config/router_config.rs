@@ -25,6 +25,8 @@ pub struct RouterConfig {
     text: String,
     digest: String,
     configuration: Configuration,
+    /// See [`Defaults::data_options`].
+    data_options: String,
     destination_options: DestinationOptions,
     host: HostInfo,
     spool: Option<Arc<Spool>>,
@@ -63,6 +65,7 @@ impl RouterConfig {
             digest: md5_digest(text),
             text: self_contained(text, inputs)?,
             configuration,
+            data_options: defaults.data_options(),
             destination_options,
             host: HostInfo::from_name("", 0),
             spool: None,
@@ -242,6 +245,11 @@ impl RouterConfig {
     /// The parsed text.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
+    }
+
+    /// The options of the command line that decide where a key is and what clients get for it.
+    pub(crate) fn data_options(&self) -> &str {
+        &self.data_options
     }
 
     /// The options of every destination. The configuration overrides the timeouts.

@@ -288,6 +288,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn warms_up(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (cold, warm) = (tree.build(&self.cold), tree.build(&self.warm));
         let route = WarmUpRoute::new(cold, warm, self.exptime, self.hold_off_ms);

@@ -42,6 +42,53 @@ pub struct PlaceTimeouts {
 }
 
 impl Defaults {
+    /// The settings that decide at which servers a key is, or which value and flags a client gets, as the router's
+    /// options that set them, separated by spaces. Settings with their default are left out. A program that reads by
+    /// another setting than the routers of its cluster reads other values than they do.
+    ///
+    /// ```
+    /// use lookaside_routing::{BigValueSettings, Defaults};
+    /// assert_eq!(Defaults::default().data_options(), "");
+    /// let defaults = Defaults { big_values: Some(BigValueSettings::above(1_000)), ..Defaults::default() };
+    /// assert_eq!(defaults.data_options(), "--big-value-split-threshold=1000");
+    /// ```
+    pub fn data_options(&self) -> String {
+        // Named, so that the author of a new setting decides whether it belongs here.
+        let Defaults {
+            prefix,
+            sends_unknown_prefix_to_default,
+            big_values,
+            splits_shards,
+            // They decide how long a reply is waited for.
+            server_timeout_ms: _,
+            connect_timeout_ms: _,
+            place_timeouts: _,
+            // What a read permit says by itself, since a configuration can have leases, too.
+            leases: _,
+            logs_requests: _,
+            // Reads are the same with and without it.
+            allows_only_gets: _,
+        } = self;
+        let mut options = Vec::new();
+        if *prefix != RoutingPrefix::default() {
+            options.push(format!("--route-prefix={prefix}"));
+        }
+        if *sends_unknown_prefix_to_default {
+            options.push("--send-invalid-route-to-default".to_owned());
+        }
+        if !*splits_shards {
+            options.push("--disable-shard-split-route".to_owned());
+        }
+        // How many chunks are sent together does not show.
+        if let Some(BigValueSettings { split_threshold_bytes, hides_flag, batch_size: _ }) = big_values {
+            options.push(format!("--big-value-split-threshold={split_threshold_bytes}"));
+            if *hides_flag {
+                options.push("--big-value-hide-reply-flag".to_owned());
+            }
+        }
+        options.join(" ")
+    }
+
     /// The timeout of the servers of a pool at `region` and `cluster`; `None` if the pool's own is not replaced.
     pub(super) fn timeout_at_ms(&self, region: &str, cluster: &str) -> Option<u64> {
         let PlaceTimeouts { cross_region_ms, cross_cluster_ms, within_cluster_ms } = self.place_timeouts;

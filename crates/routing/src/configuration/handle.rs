@@ -67,6 +67,11 @@ impl Handle {
         matches!(self, Handle::Route(config) if config.changes_keys())
     }
 
+    /// As [`RouteConfig::warms_up`]; false for other nodes.
+    pub fn warms_up(&self) -> bool {
+        matches!(self, Handle::Route(config) if config.warms_up())
+    }
+
     /// The arguments of the route; `None` if the node is not a route that `T` describes.
     pub fn config<T: RouteConfig>(&self) -> Option<&T> {
         let Handle::Route(config) = self else { return None };
@@ -107,6 +112,11 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
     /// Whether servers below the route store keys under other names than clients use, so that a key that is found on a
     /// server does not pass the route a second time as it did the first time; or keys that no delete reaches.
     fn changes_keys(&self) -> bool {
+        false
+    }
+
+    /// Whether a read through the route stores what it has found elsewhere, for as long as a cluster is warmed up.
+    fn warms_up(&self) -> bool {
         false
     }
 
