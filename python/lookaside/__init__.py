@@ -13,7 +13,7 @@ from lookaside._lookaside import __version__
 from lookaside.async_client import AsyncClient
 from lookaside.async_regional_client import AsyncRegionalClient, AsyncRemoteWrite
 from lookaside.client import Client
-from lookaside.connection_settings import Hedge, Tls
+from lookaside.connection_settings import Hedge, RouterOptions, Tls, Udp, Window
 from lookaside.errors import (
     CacheUnavailableError,
     ClosedError,
@@ -59,7 +59,10 @@ __all__ = [
     "RegionalClient",
     "RemoteMarkers",
     "RemoteWrite",
+    "RouterOptions",
     "Source",
     "Tls",
+    "Udp",
+    "Window",
     "__version__",
 ]

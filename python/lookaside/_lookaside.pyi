@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
-from lookaside.connection_settings import Hedge, Tls
+from lookaside.connection_settings import Hedge, RouterOptions, Tls, Udp, Window
 from lookaside.errors import LookasideError
 from lookaside.remote_markers import RemoteMarkers, Source
 
@@ -13,6 +13,9 @@ __all__ = ["Channel", "ClientCore", "LoadRequest", "PreparedUpdate", "WriteCore"
 __version__: str
 
 _T = TypeVar("_T")
+
+# The values of a read, and the indexes of those that cannot be decoded; or what must be loaded first.
+_ReadStep: TypeAlias = tuple[list[Any], list[int]] | LoadRequest
 
 @final
 class ClientCore:
@@ -23,7 +26,10 @@ class ClientCore:
         config: str | None,
         config_required: bool,
         routing_prefix: str | None,
-        udp: bool,
+        router_options: RouterOptions,
+        udp: Udp | None,
+        window: Window | None,
+        send_updates_directly: bool,
         tls: Tls | None,
         hedge: Hedge | None,
         timeout: float,
@@ -62,7 +68,8 @@ class ClientCore:
         absent_ttl: float,
         timeout: float | None,
     ) -> list[Any]: ...
-    def ask_router(self, key: str) -> bytes | None: ...
+    def full_key(self, key: str | bytes) -> bytes: ...
+    def ask_router(self, key: bytes) -> bytes | None: ...
     def flush_all(self, timeout: float) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def check_open(self) -> None: ...
@@ -88,7 +95,7 @@ class LoadRequest:
     def keys(self) -> list[Any]: ...
     @property
     def source(self) -> Source | None: ...
-    def succeed(self, values: Iterable[Any]) -> asyncio.Future[list[Any] | LoadRequest]: ...
+    def succeed(self, values: Iterable[Any]) -> asyncio.Future[_ReadStep]: ...
     def fail(self) -> None: ...
 
 @final
@@ -114,4 +121,4 @@ class Channel:
         wait: float,
         absent_ttl: float,
         timeout: float | None,
-    ) -> asyncio.Future[list[Any] | LoadRequest]: ...
+    ) -> asyncio.Future[_ReadStep]: ...

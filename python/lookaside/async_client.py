@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from lookaside._lookaside import Channel, ClientCore, LoadRequest
 from lookaside.cached import KeyTemplate
 from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
-from lookaside.errors import DecodeError, LookasideError
+from lookaside.errors import LookasideError
 from lookaside.event_loops import EventLoops
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, Ttl, ttl_of, values_in_order
@@ -117,9 +117,6 @@ class AsyncClient(ClientBase):
         while True:
             try:
                 step = await future
-            except DecodeError:
-                # A value in the cache, which stays until it expires or is deleted. No marker was looked for.
-                return await load(list(keys), "master")
             except BaseException:
                 # The reply, and with it a lease, may have come in the turn in which the task was cancelled. The
                 # error's traceback, which holds it, may live long.
@@ -129,7 +126,13 @@ class AsyncClient(ClientBase):
                         step.fail()
                 raise
             if not isinstance(step, LoadRequest):
-                return step
+                values, undecodable = step
+                if undecodable:
+                    # They stay in the cache until they expire or are deleted. No marker was looked for.
+                    loaded = await load([keys[index] for index in undecodable], "master")
+                    for index, value in zip(undecodable, loaded, strict=True):
+                        values[index] = value
+                return values
             try:
                 future = step.succeed(await load(step.keys, step.source))
             except BaseException:
@@ -235,8 +238,9 @@ class AsyncClient(ClientBase):
 
     async def explain(self, key: str, verb: str = "get") -> Explanation:
         """As `Client.explain`."""
-        asked = await asyncio.to_thread(self._core.ask_router, explanation_key(key, verb))
-        return parse_explanation(key, verb, (asked or b"").decode())
+        full_key = self._core.full_key(key)
+        reply = await asyncio.to_thread(self._core.ask_router, explanation_key(full_key, verb))
+        return parse_explanation(full_key, verb, reply)
 
     async def close(self) -> None:
         """Waits for the calls of this event loop, and their loaders, then ends the client's thread and connections.

@@ -224,7 +224,8 @@ class Client(ClientBase):
 
     def explain(self, key: str, verb: str = "get") -> Explanation:
         """Which pools and servers a request for a key reaches, as a router describes it."""
-        return parse_explanation(key, verb, (self._core.ask_router(explanation_key(key, verb)) or b"").decode())
+        full_key = self._core.full_key(key)
+        return parse_explanation(full_key, verb, self._core.ask_router(explanation_key(full_key, verb)))
 
     def close(self) -> None:
         """Ends the client's thread and its connections."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from lookaside._lookaside import ClientCore
-from lookaside.connection_settings import Hedge, Tls
+from lookaside.connection_settings import ROUTER_OPTIONS, WINDOW, Hedge, RouterOptions, Tls, Udp, Window
 from lookaside.plan import Plan
 
 AnyClient = TypeVar("AnyClient", bound="ClientBase")
@@ -31,8 +31,14 @@ class ClientBase:
     routers' configuration directly, while a router permits it; all else goes through the routers. The constructor reads
     the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
     waits for nothing: all goes through the routers until the configuration is there, as in a forked child.
-    `routing_prefix` is that of the routers (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram
-    is a miss that is not filled. With `hedge`, late lookups of `get_or_load` and its kind go to replicas, too.
+    `routing_prefix` is that of the routers (`-R`), if they have one; `router_options` has further options of theirs.
+    With `udp`, True or a `Udp`, these gets go by UDP: a lost datagram is a miss that is not filled, and so is an error
+    of a server. `window` bounds what is outstanding at all servers; `None` is no bound. With `hedge`, late lookups of
+    `get_or_load` and its kind go to replicas, too.
+
+    With `send_updates_directly`, sets, fills and deletes go to servers as well while a router permits it. That gives
+    promises up: a delete that a server does not answer fails, and its caller must repeat it or leave it to the
+    invalidator; one that is acknowledged while a pool changes its servers may miss a copy of the key.
 
     `tls` has the certificates by which routers, servers and etcd are connected to.
 
@@ -53,7 +59,10 @@ class ClientBase:
         config: str | None = None,
         config_required: bool = True,
         routing_prefix: str | None = None,
-        udp: bool = False,
+        router_options: RouterOptions = ROUTER_OPTIONS,
+        udp: bool | Udp = False,
+        window: Window | None = WINDOW,
+        send_updates_directly: bool = False,
         tls: Tls | None = None,
         hedge: Hedge | None = None,
         timeout: float = TIMEOUT_S,
@@ -67,7 +76,10 @@ class ClientBase:
             config=config,
             config_required=config_required,
             routing_prefix=routing_prefix,
-            udp=udp,
+            router_options=router_options,
+            udp=Udp() if udp is True else udp or None,
+            window=window,
+            send_updates_directly=send_updates_directly,
             tls=tls,
             hedge=hedge,
             timeout=timeout,

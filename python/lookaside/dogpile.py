@@ -72,8 +72,8 @@ HOT_MISS_WAIT_S = 10.0
 EXPLAINED_BYTES_MAX = 200
 
 CLIENT_OPTIONS = (
-    "config", "config_required", "routing_prefix", "udp", "tls", "hedge", "timeout", "pickle", "compression",
-    "compression_bytes_min",
+    "config", "config_required", "routing_prefix", "router_options", "udp", "window", "tls", "hedge", "timeout",
+    "pickle", "compression", "compression_bytes_min",
 )  # fmt: skip
 
 

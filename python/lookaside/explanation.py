@@ -12,6 +12,7 @@ _POOL = re.compile(r"(?:Pool|Hash|\w+)Route\|(?P<pool>[^|]+)$")
 class Explanation:
     """The route of one request, if all servers are healthy."""
 
+    #: The key as it is sent, with the prefix of the client's pool.
     key: str
     #: The verb: `get` or `delete`.
     verb: str
@@ -36,8 +37,9 @@ class Explanation:
         return self.text
 
 
-def parse_explanation(key: str, verb: str, text: str) -> Explanation:
-    """The explanation in the text of a router's `explain(VERB,KEY)`."""
+def parse_explanation(full_key: bytes, verb: str, reply: bytes | None) -> Explanation:
+    """The explanation in a router's reply to `explain(VERB,KEY)`."""
+    key, text = full_key.decode(errors="replace"), (reply or b"").decode()
     servers: list[str] = []
     pools: list[str] = []
     for line in filter(None, map(_LINE.match, text.splitlines())):
@@ -49,6 +51,6 @@ def parse_explanation(key: str, verb: str, text: str) -> Explanation:
     return Explanation(key, verb, tuple(dict.fromkeys(servers)), tuple(dict.fromkeys(pools)), text)
 
 
-def explanation_key(key: str, verb: str) -> str:
+def explanation_key(full_key: bytes, verb: str) -> bytes:
     """The key by which a router is asked."""
-    return f"__mcrouter__.explain({verb},{key})"
+    return b"__mcrouter__.explain(%s,%s)" % (verb.encode(), full_key)

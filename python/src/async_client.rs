@@ -8,11 +8,12 @@ use crate::engine::Engine;
 use crate::key::{Key, checked_key};
 use crate::options::parse_timeout;
 use crate::read::{Read, Step};
+use crate::results::Found;
 use crate::sync_client::ClientCore;
 use crate::updates::{PreparedUpdate, Update};
 use crate::waiting::Inside;
 use bytes::Bytes;
-use lookaside_client::{Content, TypedClient, TypedError};
+use lookaside_client::TypedClient;
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use std::mem;
@@ -48,7 +49,7 @@ enum Request {
 impl Channel {
     #[new]
     fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> PyResult<Channel> {
-        let completions = Arc::new(Completions::new(core.get().values(), event_loop)?);
+        let completions = Arc::new(Completions::new(core.get().connection.clone(), event_loop)?);
         Ok(Channel { core, completions, submitted: Arc::default() })
     }
 
@@ -112,7 +113,7 @@ impl Channel {
         Channel::submit(slf, timeout, Request::Update(prepared.take()?))
     }
 
-    /// The future is a list of values, or a `LoadRequest`.
+    /// The future is a list of values with the indexes of those that cannot be decoded, or a `LoadRequest`.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
         slf: &Bound<'py, Self>,
@@ -249,7 +250,7 @@ async fn send(engine: Arc<Engine>, completions: Arc<Completions>, turn: Turn) {
 
 impl GetBatch {
     async fn send(self, completions: &Completions) {
-        let found: Vec<Result<Option<Content>, TypedError>> = match self.client.get_many(&self.keys).await {
+        let found: Vec<Found> = match self.client.get_many(&self.keys).await {
             Ok(found) => found,
             Err(error) => self.keys.iter().map(|_| Err(error.clone())).collect(),
         };

@@ -9,7 +9,7 @@
 //! | `int` | an integer | the same |
 //! | all others (`bool`, `float`, `list`, `dict`, ...) | JSON | pickled |
 
-use crate::error::{exception, exception_from};
+use crate::error::{codec_error, exception};
 use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, Format};
@@ -37,7 +37,7 @@ impl ValueCodec {
             let type_name = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
             let hint =
                 if self.is_pickling { "" } else { "; Client(pickle=True) stores any object that can be pickled" };
-            exception_from(py, "EncodeError", format!("cannot store a value of type {type_name}{hint}"), error)
+            codec_error(py, "EncodeError", format!("cannot store a value of type {type_name}{hint}"), error)
         })
     }
 
@@ -83,17 +83,16 @@ impl ValueCodec {
     /// The values that a loader returned, of which there must be one for each key.
     pub(crate) fn encode_loaded(self, loaded: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
         let values: Vec<Content> = loaded.try_iter()?.map(|value| self.encode(&value?)).collect::<PyResult<_>>()?;
-        match values.len() == keys {
-            true => Ok(values),
-            false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
-        }
+        check_loaded(values.len(), keys)?;
+        Ok(values)
     }
 
-    /// The object that was stored.
+    /// The object that was stored. A value that cannot be decoded is a `DecodeError`; any other error was raised by the
+    /// code that ran meanwhile.
     pub(crate) fn decode<'py>(self, py: Python<'py>, content: &Content) -> PyResult<Bound<'py, PyAny>> {
         let Content { format, bytes } = content;
         let malformed =
-            |error| exception_from(py, "DecodeError", format!("the value is not valid: expected {format}"), error);
+            |error| codec_error(py, "DecodeError", format!("the value is not valid: expected {format}"), error);
         match format {
             Format::Bytes => Ok(PyBytes::new(py, bytes).into_any()),
             Format::Text => Ok(PyString::from_bytes(py, bytes).map_err(malformed)?.into_any()),
@@ -110,6 +109,14 @@ impl ValueCodec {
             }
             Format::MessagePack => decode_message_pack(py, bytes).map_err(malformed),
         }
+    }
+}
+
+/// Fails unless a loader has returned a value for each key.
+pub(crate) fn check_loaded(values: usize, keys: usize) -> PyResult<()> {
+    match values == keys {
+        true => Ok(()),
+        false => Err(PyValueError::new_err(format!("the loader returned {values} values for {keys} keys"))),
     }
 }
 

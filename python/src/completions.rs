@@ -2,11 +2,12 @@
 //! watches; the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the
 //! GIL.
 
-use crate::codec::ValueCodec;
+use crate::connection::Connection;
 use crate::error::typed_error;
 use crate::markers::source_name;
+use crate::options::Settings;
 use crate::read::LoadFailed;
-use crate::results::{found_values, name_of, read_error};
+use crate::results::{Found, ReadValues, found_values, lost_as_miss, name_of, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -29,16 +30,16 @@ pub(crate) type Loaded = oneshot::Sender<(Vec<Content>, Py<PyAny>)>;
 pub(crate) enum Reply {
     /// A value, or the default.
     Value {
-        found: Result<Option<Content>, TypedError>,
+        found: Found,
         default: Py<PyAny>,
     },
     /// A dictionary of values by the names of their keys.
     Values {
-        found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
+        found: Result<Vec<Found>, TypedError>,
         names: Vec<Py<PyAny>>,
     },
     Updated(Result<Updated, TypedError>),
-    /// The values of a read.
+    /// The values of a read: a list of them, and the indexes of those that cannot be decoded.
     Read {
         values: Vec<Content>,
     },
@@ -60,7 +61,8 @@ struct Completion {
 
 /// One event loop's end of the client.
 pub(crate) struct Completions {
-    values: ValueCodec,
+    /// Whose settings say what becomes of a reply.
+    connection: Arc<Connection>,
     pub(crate) event_loop: Py<PyAny>,
     arrived: Mutex<Arrived>,
     eventfd: OwnedFd,
@@ -76,9 +78,13 @@ struct Arrived {
 }
 
 impl Completions {
-    pub(crate) fn new(values: ValueCodec, event_loop: Py<PyAny>) -> io::Result<Completions> {
+    pub(crate) fn new(connection: Arc<Connection>, event_loop: Py<PyAny>) -> io::Result<Completions> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Completions { values, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
+        Ok(Completions { connection, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.connection.settings
     }
 
     /// A future that will be completed here.
@@ -168,20 +174,23 @@ impl Completions {
 
 impl Reply {
     fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
-        let values = completions.values;
+        let settings = completions.settings();
+        let values = settings.values;
         match self {
-            Reply::Value { found, default } => match found.map_err(|error| typed_error(py, &error))? {
-                Some(content) => values.decode(py, &content),
-                None => Ok(default.into_bound(py)),
-            },
+            Reply::Value { found, default } => {
+                match lost_as_miss(found, settings.is_udp()).map_err(|error| typed_error(py, &error))? {
+                    Some(content) => values.decode(py, &content),
+                    None => Ok(default.into_bound(py)),
+                }
+            }
             Reply::Values { found, names } => {
                 let names = names.into_iter().map(|name| name.into_bound(py)).collect();
-                Ok(found_values(py, values, names, found)?.into_any())
+                Ok(found_values(py, settings, names, found)?.into_any())
             }
             Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {
-                let found = found.iter().map(|content| values.decode(py, content)).collect::<PyResult<Vec<_>>>()?;
-                Ok(PyList::new(py, found)?.into_any())
+                let ReadValues { values, undecodable } = ReadValues::decode(py, values, &found)?;
+                Ok((PyList::new(py, values)?, undecodable).into_pyobject(py)?.into_any())
             }
             Reply::ToLoad { missing, from, keys, names, loaded } => {
                 let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
@@ -241,7 +250,7 @@ impl LoadRequest {
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
         let _inside = Inside::enter(py);
-        let values = self.completions.values.encode_loaded(values, self.keys.len())?;
+        let values = self.completions.settings().values.encode_loaded(values, self.keys.len())?;
         let future = self.completions.create_future(py)?;
         if let Some((loaded, _running)) = self.loaded.lock().take() {
             let _ = loaded.send((values, future.clone().unbind()));

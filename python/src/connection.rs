@@ -33,7 +33,8 @@ pub(crate) struct Connection {
     driving: Driving,
     /// Whether an engine was started, in this process or an ancestor: then the configuration was read, and is valid.
     was_started: AtomicBool,
-    /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child.
+    /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child. No code of Python runs under it: it
+    /// may call this client, and lets other threads have the GIL, which then wait for the lock with it.
     slot: Mutex<Slot>,
 }
 
@@ -54,42 +55,66 @@ impl Connection {
     /// The engine, which is started if it was not in this process. Only the first one of the client waits for a
     /// configuration: a call in a forked child has a timeout, and goes through the routers until it is read.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
-        if let Some(engine) = self.slot.lock().engine(py)? {
+        if let Some(engine) = self.started_engine(py)? {
             return Ok(engine);
         }
         // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
         let needs_configuration = self.settings.needs_configuration && !self.was_started.load(Relaxed);
-        let started = Engine::start(py, &self.settings, self.driving, needs_configuration)?;
+        let started = Arc::new(Engine::start(py, &self.settings, self.driving, needs_configuration)?);
         self.was_started.store(true, Relaxed);
-        let mut slot = self.slot.lock();
-        match slot.engine(py)? {
-            Some(engine) => Ok(engine),
-            None => Ok(slot.engine.insert(Arc::new(started)).clone()),
-        }
+        let engine = self.slot.lock().engine_or(&started);
+        engine.map_err(|closed| closed.into_error(py))
     }
 
     /// Fails if the client is closed.
     pub(crate) fn check_open(&self, py: Python<'_>) -> PyResult<()> {
-        self.slot.lock().engine(py).map(|_| ())
+        self.started_engine(py).map(|_| ())
     }
 
     /// Ends the engine, after the calls that use it.
     pub(crate) fn close(&self) {
-        let mut slot = self.slot.lock();
-        slot.leave_engine_of_parent();
-        slot.is_closed = true;
-        slot.engine = None;
+        let engine = self.slot.lock().close();
+        drop(engine);
+    }
+
+    fn started_engine(&self, py: Python<'_>) -> PyResult<Option<Arc<Engine>>> {
+        let engine = self.slot.lock().engine();
+        engine.map_err(|closed| closed.into_error(py))
+    }
+}
+
+/// The client is closed.
+struct Closed;
+
+impl Closed {
+    /// Runs code of Python, which may be any: a finalizer, and other threads that take the GIL meanwhile.
+    fn into_error(self, py: Python<'_>) -> PyErr {
+        exception(py, "ClosedError", "the client is closed".to_owned())
     }
 }
 
 impl Slot {
     /// The engine of this process; `None` if it was not started.
-    fn engine(&mut self, py: Python<'_>) -> PyResult<Option<Arc<Engine>>> {
+    fn engine(&mut self) -> Result<Option<Arc<Engine>>, Closed> {
         self.leave_engine_of_parent();
         match self.is_closed {
-            true => Err(exception(py, "ClosedError", "the client is closed".to_owned())),
+            true => Err(Closed),
             false => Ok(self.engine.clone()),
         }
+    }
+
+    /// The engine of this process, `started` if there is none.
+    fn engine_or(&mut self, started: &Arc<Engine>) -> Result<Arc<Engine>, Closed> {
+        let engine = self.engine()?;
+        Ok(engine.unwrap_or_else(|| self.engine.insert(started.clone()).clone()))
+    }
+
+    /// What it returns is to be dropped without the lock.
+    #[must_use]
+    fn close(&mut self) -> Option<Arc<Engine>> {
+        self.leave_engine_of_parent();
+        self.is_closed = true;
+        self.engine.take()
     }
 
     fn leave_engine_of_parent(&mut self) {

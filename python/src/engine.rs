@@ -18,13 +18,14 @@
 //! Between calls a reply or a timer may thus be handled up to KEEPER_INTERVAL late. That is short against the time for
 //! which a read permit is renewed ahead of its end.
 
+use crate::direct_options::DirectSettings;
 use crate::error::exception;
 use crate::options::Settings;
 use crate::waiting::wait;
 use bytes::Bytes;
 use lookaside_client::{
     Client, CommandConnection, CommandError, DestinationOptions, DirectError, DirectRoute, Routers, TypedClient,
-    UdpOptions, WindowSettings,
+    WindowSettings, WindowStatistics,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Operation, Request};
@@ -93,7 +94,7 @@ impl Engine {
             None => routers.clone(),
         };
         let client = Client::new(route);
-        let client = match (&settings.hedging, &direct) {
+        let client = match (&settings.direct.hedging, &direct) {
             (Some(hedging), Some(direct)) => {
                 client.with_hedging(direct.replicas(hedging.replicas.clone()), hedging.settings)
             }
@@ -163,7 +164,7 @@ impl Engine {
         Err(failure.expect("a client has a router"))
     }
 
-    /// Each counter of how reads reach servers, with its name, and whether they go there now.
+    /// Each counter of how reads reach servers, with its name, whether they go there now, and the state of the window.
     pub(crate) fn direct_statistics(&self) -> Vec<(String, u64)> {
         let mut counters = Vec::new();
         if let Some(direct) = &self.direct {
@@ -171,6 +172,10 @@ impl Engine {
             counters.push(("direct.is_permitted".to_owned(), u64::from(direct.is_permitted())));
             if let Some(udp) = direct.udp_statistics() {
                 counters.extend(udp.named().map(|(name, value)| (format!("udp.{name}"), value)));
+            }
+            if let Some(WindowStatistics { size, outstanding, waiting }) = direct.window_statistics() {
+                let named = [("size", size), ("outstanding", outstanding), ("waiting", waiting)];
+                counters.extend(named.map(|(name, value)| (format!("window.{name}"), value as u64)));
             }
         }
         counters
@@ -200,12 +205,19 @@ async fn connect(
         None => None,
         Some(source) => {
             let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned()).network(network);
-            let window = WindowSettings::by_delay();
-            let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
-            let builder = builder.window(Some(WindowSettings { wait_ms_max, ..window }));
-            let builder = if settings.is_udp { builder.udp(UdpOptions::default()) } else { builder };
+            let DirectSettings { defaults, udp, window, updates_directly, hedging: _ } = &settings.direct;
+            let window = window.map(|window| {
+                let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
+                WindowSettings { wait_ms_max, ..window }
+            });
+            let builder = builder.window(window).defaults(defaults.clone());
+            let builder = match *udp {
+                Some(udp) => builder.udp(udp),
+                None => builder,
+            };
+            let builder = if *updates_directly { builder.send_updates_directly() } else { builder };
             let builder = if needs_configuration { builder } else { builder.configuration_may_follow() };
-            Some(builder.defaults(settings.defaults.clone()).destination_options(options).build().await?)
+            Some(builder.destination_options(options).build().await?)
         }
     };
     Ok((routers, direct))

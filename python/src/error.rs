@@ -1,6 +1,7 @@
 //! Errors as Python sees them: the exceptions of `lookaside.errors`.
 
 use lookaside_client::{ClientError, CommandError, DecodeError, EncodeError, TypedError};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
 /// An exception of `lookaside.errors`.
@@ -10,10 +11,20 @@ pub(crate) fn exception(py: Python<'_>, name: &str, message: String) -> PyErr {
 }
 
 /// The same, with the exception that it was caused by.
-pub(crate) fn exception_from(py: Python<'_>, name: &str, message: String, cause: PyErr) -> PyErr {
+fn exception_from(py: Python<'_>, name: &str, message: String, cause: PyErr) -> PyErr {
     let error = exception(py, name, message);
     error.set_cause(py, Some(cause));
     error
+}
+
+/// The exception for a value that the codec refuses, caused by an exception of Python. One that is no `Exception`, such as
+/// `KeyboardInterrupt` and `SystemExit`, says nothing of the value: it was raised while the codec ran, and stays as it is.
+/// `MemoryError` is an `Exception`: a pickle that was cut can ask for more memory than there is.
+pub(crate) fn codec_error(py: Python<'_>, name: &str, message: String, cause: PyErr) -> PyErr {
+    match cause.is_instance_of::<PyException>(py) {
+        true => exception_from(py, name, message, cause),
+        false => cause,
+    }
 }
 
 /// The exception that stands for an error.

@@ -21,6 +21,7 @@ mod async_client;
 mod codec;
 mod completions;
 mod connection;
+mod direct_options;
 mod engine;
 mod error;
 mod key;

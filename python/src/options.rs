@@ -1,11 +1,12 @@
 //! The settings of a client, from the arguments of its constructor.
 
 use crate::codec::ValueCodec;
+use crate::direct_options::DirectSettings;
 use crate::error::exception;
 use lookaside_client::config::{EtcdLocation, Source};
 use lookaside_client::tls::{CertificatePaths, TlsClientNetwork};
-use lookaside_client::{Codec, Compression, HedgeDelay, HedgeSettings, Network, TcpNetwork};
-use lookaside_routing::{Address, Defaults, RoutingPrefix, Security, TlsPolicy};
+use lookaside_client::{Codec, Compression, Network, TcpNetwork};
+use lookaside_routing::{Address, RoutingPrefix, Security, TlsPolicy};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,22 +26,19 @@ pub(crate) struct Settings {
     pub(crate) source: Option<Source>,
     /// Whether the client cannot be made before it has read a configuration.
     pub(crate) needs_configuration: bool,
-    /// What the configuration leaves to the command line of the routers.
-    pub(crate) defaults: Defaults,
-    /// Whether gets are sent to servers by UDP.
-    pub(crate) is_udp: bool,
-    /// `None` if late lookups are not sent to replicas.
-    pub(crate) hedging: Option<Hedging>,
+    /// How servers are read directly, if there is a source.
+    pub(crate) direct: DirectSettings,
     /// How long a call may take.
     pub(crate) timeout: Duration,
     pub(crate) codec: Codec,
     pub(crate) values: ValueCodec,
 }
 
-/// To which replicas late lookups are sent, too, and when.
-pub(crate) struct Hedging {
-    pub(crate) replicas: RoutingPrefix,
-    pub(crate) settings: HedgeSettings,
+impl Settings {
+    /// Whether gets are sent to servers by UDP.
+    pub(crate) fn is_udp(&self) -> bool {
+        self.direct.udp.is_some()
+    }
 }
 
 /// The fields of `lookaside.Tls`.
@@ -51,16 +49,6 @@ pub(crate) struct TlsArguments {
     key: Option<PathBuf>,
     server_name: Option<String>,
     routers: bool,
-}
-
-/// The fields of `lookaside.Hedge`.
-#[derive(FromPyObject)]
-pub(crate) struct HedgeArguments {
-    replicas: String,
-    delay: Option<f64>,
-    quantile: f64,
-    share_max: f64,
-    plain_gets: bool,
 }
 
 /// Where a configuration is: `file:PATH`, or `etcd://HOST:PORT/KEY`, with `etcds` by TLS.
@@ -102,21 +90,6 @@ pub(crate) fn parse_tls(
         _ => None,
     });
     Ok(Arc::new(network.with_policies(etcd.into_iter().flatten())?))
-}
-
-pub(crate) fn parse_hedge(py: Python<'_>, hedge: HedgeArguments) -> PyResult<Hedging> {
-    let HedgeArguments { replicas, delay, quantile, share_max, plain_gets } = hedge;
-    let is_share = |number: f64| number > 0.0 && number <= 1.0;
-    if !is_share(quantile) || !is_share(share_max) {
-        let message = format!("hedge: quantile {quantile}, share_max {share_max}; expected more than 0, up to 1");
-        return Err(exception(py, "ConfigurationError", message));
-    }
-    let delay = match delay {
-        Some(seconds) => HedgeDelay::Fixed(parse_timeout(py, seconds)?),
-        None => HedgeDelay::Quantile(quantile),
-    };
-    let settings = HedgeSettings { delay, share_max, plain_gets };
-    Ok(Hedging { replicas: parse_routing_prefix(py, &replicas)?, settings })
 }
 
 pub(crate) fn parse_routing_prefix(py: Python<'_>, text: &str) -> PyResult<RoutingPrefix> {

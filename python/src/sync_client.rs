@@ -1,28 +1,28 @@
 //! The calls of `lookaside.Client`: each runs in the thread that calls it, without the GIL while it waits.
 
-use crate::codec::ValueCodec;
+use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
+use crate::direct_options::{DirectArguments, HedgeArguments, RouterArguments, UdpArguments, WindowArguments};
 use crate::engine::{Driving, Engine};
 use crate::error::{client_error, command_error, decode_error, encode_error, exception, typed_error};
 use crate::key::{Key, checked_key};
 use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
 use crate::options::{
-    HedgeArguments, Settings, TlsArguments, exptime, is_address, parse_codec, parse_hedge, parse_routing_prefix,
-    parse_source, parse_timeout, parse_tls, unix_s,
+    Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
 use crate::read::{KeyGroup, Read, Step};
-use crate::results::{found_values, name_of, read_error};
+use crate::results::{ReadValues, found_values, lost_as_miss, name_of, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
 use bytes::Bytes;
 use lookaside_client::{
-    Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom, ReadOptions, RegionalClient, TypedClient,
+    ClientError, Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom, ReadOptions, RegionalClient, TypedClient,
 };
 use lookaside_protocol::{LeaseToken, Reply};
-use lookaside_routing::{Address, Defaults};
+use lookaside_routing::Address;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl ClientCore {
     /// Connects at once if there is a configuration to read, and otherwise with the first call.
     #[new]
     #[pyo3(signature = (
-        routers, *, config, config_required, routing_prefix, udp, tls, hedge, timeout, pickle, compression,
-        compression_bytes_min, is_async
+        routers, *, config, config_required, routing_prefix, router_options, udp, window, send_updates_directly, tls,
+        hedge, timeout, pickle, compression, compression_bytes_min, is_async
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn new(
@@ -53,7 +53,10 @@ impl ClientCore {
         config: Option<&str>,
         config_required: bool,
         routing_prefix: Option<&str>,
-        udp: bool,
+        router_options: RouterArguments,
+        udp: Option<UdpArguments>,
+        window: Option<WindowArguments>,
+        send_updates_directly: bool,
         tls: Option<TlsArguments>,
         hedge: Option<HedgeArguments>,
         timeout: f64,
@@ -70,27 +73,17 @@ impl ClientCore {
         if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
             return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
         }
-        if udp && config.is_none() {
-            return Err(refuse("udp=True without config=: routers are reached by TCP".to_owned()));
-        }
-        if hedge.is_some() && config.is_none() {
-            return Err(refuse("hedge= without config=: replicas are read directly".to_owned()));
-        }
+        let direct = DirectArguments { routing_prefix, router_options, udp, window, hedge, send_updates_directly };
+        let direct = direct.parse(py, config.is_some())?;
         let source = config.map(parse_source).transpose();
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
-        let mut defaults = Defaults::default();
-        if let Some(prefix) = routing_prefix {
-            defaults.prefix = parse_routing_prefix(py, prefix)?;
-        }
         let routers: Vec<Address> = routers.into_iter().map(|router| Address(router.into())).collect();
         let settings = Settings {
             network: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
             routers,
             source,
             needs_configuration: config_required,
-            defaults,
-            is_udp: udp,
-            hedging: hedge.map(|hedge| parse_hedge(py, hedge)).transpose()?,
+            direct,
             timeout: parse_timeout(py, timeout)?,
             codec: parse_codec(py, compression, compression_bytes_min)?,
             values: ValueCodec { is_pickling: pickle },
@@ -135,7 +128,7 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.get::<Content>(&key))?;
-        match found.map_err(|error| typed_error(py, &error))? {
+        match lost_as_miss(found, self.connection.settings.is_udp()).map_err(|error| typed_error(py, &error))? {
             Some(content) => self.values().decode(py, &content),
             None => Ok(default),
         }
@@ -152,7 +145,7 @@ impl ClientCore {
         let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
-        found_values(py, self.values(), names, found)
+        found_values(py, &self.connection.settings, names, found)
     }
 
     /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether another
@@ -168,7 +161,14 @@ impl ClientCore {
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.client().get(&key))?;
         let none = py.None().into_bound(py);
-        match found.map_err(|error| client_error(py, &error))? {
+        let lookup = found.map_err(|error| match error {
+            // A datagram that was lost, of a server that may have given a lease: none without leases.
+            ClientError::Refused { .. } if self.connection.settings.is_udp() => {
+                exception(py, "CacheUnavailableError", error.to_string())
+            }
+            error => client_error(py, &error),
+        });
+        match lookup? {
             Lookup::Hit { value, flags } => {
                 let decoded = self.connection.settings.codec.decode::<Content>(value, flags);
                 let content = decoded.map_err(|error| decode_error(py, &error))?;
@@ -300,21 +300,30 @@ impl ClientCore {
             }
         };
         drop(read);
-        let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
-            Ok(value) => Ok(value),
-            // It stays until it expires or is deleted. No marker was looked for.
-            Err(_) => {
-                let source = source_name(ReadFrom::Master);
-                outside(py, || load.call1((PyList::new(py, [key])?, source))?.get_item(0))
+        let ReadValues { mut values, undecodable } = ReadValues::decode(py, self.values(), &values)?;
+        if !undecodable.is_empty() {
+            // No marker was looked for.
+            let names = PyList::new(py, undecodable.iter().map(|&index| &keys[index]))?;
+            let loaded = outside(py, || load.call1((names, source_name(ReadFrom::Master))))?;
+            let loaded: Vec<Bound<'py, PyAny>> = loaded.try_iter()?.collect::<PyResult<_>>()?;
+            check_loaded(loaded.len(), undecodable.len())?;
+            for (index, value) in undecodable.into_iter().zip(loaded) {
+                values[index] = value;
             }
-        });
-        decoded.collect()
+        }
+        Ok(values)
     }
 
-    /// The value that a router returns for a key, as it is: for the routers' admin keys.
-    fn ask_router(&self, py: Python<'_>, key: &str) -> PyResult<Option<Vec<u8>>> {
+    /// The key as it is sent, with the prefix of the pool.
+    fn full_key<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(key.py(), Key::new(&self.prefix, key)?.as_ref()))
+    }
+
+    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers' admin
+    /// keys.
+    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Vec<u8>>> {
         let engine = self.connection.engine(py)?;
-        let key = checked_key(py, Key::Prefixed(key.as_bytes().to_vec()))?;
+        let key = checked_key(py, Key::Prefixed(key.to_vec()))?;
         let limit = self.connection.settings.timeout;
         match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
             Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),

@@ -63,6 +63,30 @@ def test_gets_go_to_servers_and_all_else_through_the_router(direct, router):
     assert direct.explain(KEYS[0]).pool == "main"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pool_explains_the_keys_that_it_sends(tmp_path, servers, kind):
+    """Once the prefix was left out: the explanation was that of another key, with its pool and its server."""
+    users, rest = ({"servers": [f"127.0.0.1:{server.port}"]} for server in servers[:2])
+    pools = {"users": users, "rest": rest}
+    routes = {"type": "PrefixSelectorRoute", "policies": {"user:": "PoolRoute|users"}, "wildcard": "PoolRoute|rest"}
+    other = {"aliases": ["/west/other/"], "route": "PoolRoute|users"}
+    file = tmp_path / "prefixes.json"
+    file.write_text(json.dumps({"pools": pools, "routes": [{"aliases": ["/west/own/"], "route": routes}, other]}))
+    router = Router(tmp_path, f"file:{file}", "-R", "/west/own/")
+    try:
+        with open_client(kind, [router.address], timeout=5) as cache:
+            assert cache.explain("1").pool == "rest"
+            users = cache.pool("user:")
+            explained = users.explain("1")
+            assert (explained.key, explained.pool) == ("user:1", "users")
+            assert explained.server == f"127.0.0.1:{servers[0].port}"
+            users.set("1", "ada")
+            assert connect(servers[0].port).get("user:1") == b"ada"
+            assert cache.pool("/west/other/").explain("1", "delete").pool == "users"
+    finally:
+        router.stop()
+
+
 def test_permits_are_renewed_while_there_are_no_calls(direct):
     """No call drives the runtime: the keeper does."""
     renewed = direct.stats()["direct.permits"] + 5

@@ -13,8 +13,9 @@ import sys
 import time
 
 import pytest
+from both_clients import KINDS, open_client
 from leases import LeaseClient
-from lookaside import AsyncClient, Client, ClosedError, ConfigurationError
+from lookaside import AsyncClient, CacheUnavailableError, Client, ClosedError, ConfigurationError
 from processes import PROGRAMS, Process, answers, eventually, free_port, frozen
 from test_client_direct import KEYS, Router, text_of, wait_permitted
 
@@ -378,6 +379,43 @@ def test_a_read_that_is_cancelled_with_its_reply_releases_the_lease(address, clu
     asyncio.run(main())
 
 
+CLOSED_ERROR_RUNS_CODE = """
+import sys, threading
+import lookaside.errors
+from lookaside import Client
+
+cache = Client([sys.argv[1]], timeout=5)
+cache.set("k", 1)
+cache.close()
+
+class SlowError(lookaside.errors.ClosedError):
+    def __init__(self, message):
+        super().__init__(message)
+        if threading.current_thread() is first:
+            # As a finalizer does that runs here: another thread has the GIL, and calls.
+            second.start()
+            second.join()
+
+def call():
+    try:
+        cache.get("k")
+    except lookaside.ClosedError as error:
+        refused.append(str(error))
+
+refused = []
+lookaside.errors.ClosedError = SlowError
+first, second = threading.Thread(target=call), threading.Thread(target=call)
+first.start()
+first.join()
+print(refused)
+"""
+
+
+def test_a_finalizer_may_run_while_a_closed_client_refuses_a_call(address):
+    """Once the error was made under a lock, for which another thread waited with the GIL: the process hung."""
+    assert_prints(CLOSED_ERROR_RUNS_CODE, address, "['the client is closed', 'the client is closed']")
+
+
 def test_an_interpreter_ends_while_a_task_loads(address, cluster):
     assert_prints(ENDS_WITH_A_TASK_THAT_LOADS, address, "ended")
 
@@ -466,6 +504,47 @@ def test_a_page_has_statistics_of_its_own(address, cache):
             assert [page.stats()["round_trips"] for page in [*pages, later]] == [1, 1, 1, 4]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_datagram_is_a_miss(tmp_path, kind):
+    """Once `get` raised `RefusedError` for it, and `get_many` if it was that of all keys."""
+    server = UdpServer("udp", tmp_path)
+    file = tmp_path / "udp.json"
+    file.write_text(text_of([server]))
+    router = Router(tmp_path, f"file:{file}")
+    try:
+        with open_client(kind, [router.address], config=router.config, udp=True, timeout=10) as cache:
+            wait_permitted(cache)
+            assert cache.set_many({"k": 1, "l": 2}) == {}
+            # The server is sent its gets by TCP when it has not answered three.
+            with frozen(server):
+                assert cache.get("k", "default") == "default"
+                assert cache.get_many(["k", "l"]) == {}
+                assert cache.get_or_load("k", lambda: "loaded") == "loaded"
+            figures = cache.stats()
+            assert figures["udp.lost"] == 3 and figures["errors"] == 4, figures
+            assert (figures["fills"], figures["fills_refused"]) == (0, 0)
+            eventually(lambda: cache.get("k") == 1, "the server is read again")
+    finally:
+        router.stop()
+        server.stop()
+
+
+def test_a_lookup_whose_datagram_was_lost_is_not_refused(tmp_path):
+    """Once it was a `RefusedError`, as that of a server without leases: dogpile.cache then stored without one."""
+    server = UdpServer("udp", tmp_path)
+    file = tmp_path / "udp.json"
+    file.write_text(text_of([server]))
+    router = Router(tmp_path, f"file:{file}")
+    try:
+        with Client([router.address], config=router.config, udp=True, timeout=10) as cache:
+            wait_permitted(cache)
+            with frozen(server), pytest.raises(CacheUnavailableError, match="UDP"):
+                cache._core.look_up("k", None)
+    finally:
+        router.stop()
+        server.stop()
 
 
 class UdpServer(Process):

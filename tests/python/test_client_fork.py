@@ -11,6 +11,8 @@ from lookaside import Client
 from processes import eventually, run_in_children
 
 CHILD_S = 30
+# Of a lookup of a host name, when the process is forked.
+WHEN = ["resolved", "in flight"]
 
 
 def run_in_child(work) -> None:
@@ -93,6 +95,66 @@ def test_a_fork_while_other_threads_call(cache):
         stop.set()
         for thread in threads:
             thread.join()
+
+
+# Holds each lookup of a host name while the file LOOKUPS_HELD exists, after it has made the file LOOKUP_BEGUN.
+HOLDS_LOOKUPS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    int (*look_up)(const char *, const char *, const struct addrinfo *, struct addrinfo **) =
+        dlsym(RTLD_NEXT, "getaddrinfo");
+    if (access(getenv("LOOKUPS_HELD"), F_OK) == 0)
+        close(open(getenv("LOOKUP_BEGUN"), O_CREAT | O_WRONLY, 0600));
+    while (access(getenv("LOOKUPS_HELD"), F_OK) == 0)
+        usleep(1000);
+    return look_up(node, service, hints, found);
+}
+"""
+
+FORKS_DURING_A_LOOKUP = """
+import os, sys, threading, time
+from lookaside import Client
+
+router, when = sys.argv[1:]
+cache = Client([router], timeout=10)
+if when == "resolved":
+    os.unlink(os.environ["LOOKUPS_HELD"])
+parents = threading.Thread(target=cache.set, args=("parent", 1))
+parents.start()
+while when == "in flight" and not os.path.exists(os.environ["LOOKUP_BEGUN"]):
+    time.sleep(0.001)
+if when == "resolved":
+    parents.join()
+pid = os.fork()
+if when == "in flight" and pid == 0:
+    os.unlink(os.environ["LOOKUPS_HELD"])
+if pid == 0:
+    cache.set("child", 1)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1], flush=True)
+parents.join()
+print(cache.get_many(["parent", "child"]))
+"""
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_child_looks_host_names_up_by_itself(address, tmp_path, when):
+    """Once a lookup that was in flight stayed so in a child: its connections waited for it until they timed out."""
+    source, library, held = tmp_path / "lookups.c", tmp_path / "lookups.so", tmp_path / "held"
+    source.write_text(HOLDS_LOOKUPS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    held.touch()
+    environment = {"LD_PRELOAD": library, "LOOKUPS_HELD": held, "LOOKUP_BEGUN": tmp_path / "begun"}
+    router = address.replace("127.0.0.1", "localhost")
+    program = [sys.executable, "-c", FORKS_DURING_A_LOOKUP, router, when]
+    ended = subprocess.run(program, env=os.environ | environment, capture_output=True, text=True, timeout=CHILD_S)
+    assert (ended.returncode, ended.stdout) == (0, "0\n{'parent': 1, 'child': 1}\n"), ended.stderr
 
 
 # A thread forks while another one is inside a call, which decodes a value for long.

@@ -170,6 +170,32 @@ def test_a_value_that_cannot_be_read_is_loaded(cache, address):
     assert cache.get_or_load_many(["k"], lambda keys: ["loaded"]) == {"k": "loaded"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_values_that_cannot_be_read_are_loaded(address, kind):
+    """Once one such value made `AsyncClient` load all keys of a call, at each call."""
+    keys, asked = ["a", "b", "c", "d"], []
+
+    def load(missing: list) -> list:
+        asked.append(missing)
+        return [f"{key} loaded" for key in missing]
+
+    with Client([address], pickle=True) as pickling, open_client(kind, [address], timeout=5) as cache:
+        for key in ("b", "d"):
+            pickling.set(key, {1, 2})
+        cache.set("a", "a cached")
+        cache.get_or_load("c", lambda: "c cached")
+        for _ in range(2):
+            found = cache.get_or_load_many(keys, load)
+            assert found == {"a": "a cached", "b": "b loaded", "c": "c cached", "d": "d loaded"}
+        assert asked == [["b", "d"]] * 2
+
+        def fail(missing: list) -> list:
+            raise OSError(f"no database for {missing}")
+
+        with pytest.raises(OSError, match=r"no database for \['b', 'd'\]"):
+            cache.get_or_load_many(keys, fail)
+
+
 def test_cached_functions(cache):
     calls = []
 

@@ -1,9 +1,11 @@
 """What values become, and that pymemcache, pylibmc and the Python client read each other's."""
 
+import builtins
 import pickle
 
 import pylibmc
 import pytest
+from both_clients import KINDS, open_client
 from lookaside import Client, DecodeError, EncodeError
 from pymemcache.client.base import Client as Pymemcache
 from pymemcache.serde import compressed_serde, pickle_serde
@@ -60,6 +62,62 @@ def test_a_pickle_that_cannot_be_read_is_an_error(cluster, address):
         with pytest.raises(DecodeError):
             pickling.get("k")
         assert pickling.get_or_load("k", lambda: "loaded") == "loaded"
+
+
+class Raising:
+    """Raises an exception when it is unpickled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple:
+        return raise_exception, (self.name,)
+
+
+def raise_exception(name: str) -> None:
+    raise getattr(builtins, name)
+
+
+class Interrupted:
+    """Is interrupted while it is pickled."""
+
+    def __reduce__(self) -> tuple:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["KeyboardInterrupt", "SystemExit"])
+def test_an_exception_that_is_not_of_the_value_is_raised(address, kind, name):
+    """Once Ctrl-C while a value was unpickled was a `DecodeError`, and `get_or_load` loaded and went on."""
+    with open_client(kind, [address], timeout=5, pickle=True) as cache:
+        cache.set("k", Raising(name))
+        for read in (
+            lambda: cache.get("k"),
+            lambda: cache.get_many(["k"]),
+            lambda: cache.get_or_load("k", lambda: pytest.fail("it is not loaded")),
+        ):
+            with pytest.raises(getattr(builtins, name)):
+                read()
+
+
+@pytest.mark.parametrize("name", ["MemoryError", "RecursionError", "StopIteration"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_of_the_value_is_an_error_of_the_value(address, kind, name):
+    with open_client(kind, [address], timeout=5, pickle=True) as cache:
+        cache.set("k", Raising(name))
+        with pytest.raises(DecodeError) as refused:
+            cache.get("k")
+        assert type(refused.value.__cause__).__name__ == name
+        assert cache.get_or_load("k", lambda: "loaded") == "loaded"
+
+
+def test_a_value_whose_storing_is_interrupted(address):
+    with Client([address], pickle=True) as cache:
+        with pytest.raises(KeyboardInterrupt):
+            cache.set("k", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            cache.get_or_load("k", Interrupted)
+        assert cache.get_or_load("k", lambda: "loaded") == "loaded", "the lease was released"
 
 
 @pytest.mark.parametrize("flags", [3, 32, 1 << 21])

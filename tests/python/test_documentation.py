@@ -74,7 +74,9 @@ def test_the_page(cluster, capsys, tmp_path):
     assert page.read_user_here(4) == {"name": "eve", "from": "master"}
     key, marker = page.master.named
     assert key == "user:4" and marker.startswith("marker:user:4|#|")
-    for client in (page.direct, page.hedged, page.secured, page.cache):
+    page.tuned.set("user:3", {"name": "eve"})
+    assert page.tuned.delete("user:3")
+    for client in (page.direct, page.tuned, page.hedged, page.secured, page.cache):
         client.close()
 
 

@@ -7,9 +7,16 @@ import sys
 from processes import ROOT
 
 PROGRAM = """
-from lookaside import AsyncClient, AsyncRegionalClient, Client, RegionalClient, RemoteMarkers
+from lookaside import (
+    AsyncClient, AsyncRegionalClient, Client, RegionalClient, RemoteMarkers, RouterOptions, Udp, Window
+)
 
 cache = Client(["127.0.0.1:5000"])
+direct = Client(
+    ["127.0.0.1:5000"], config="file:router.json", udp=Udp(port=5001), window=Window.fixed(100),
+    router_options=RouterOptions(leases=True), send_updates_directly=True,
+)
+by_tcp = Client(["127.0.0.1:5000"], config="file:router.json", udp=False, window=None)
 name: str = cache.get_or_load("user:42", lambda: "ada", ttl=60)
 
 
@@ -55,6 +62,7 @@ async def main() -> None:
 
 
 also_wrong: int = user(1)
+control_wrong: Window = Window(control="paper")
 """
 
 
@@ -80,4 +88,4 @@ def test_a_program_is_checked(tmp_path):
     checked = run("mypy", "--strict", "--cache-dir", str(tmp_path), str(program))
     wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if "wrong: " in line}
     found = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error: " in line}
-    assert found == wrong and len(wrong) == 2, checked.stdout
+    assert found == wrong and len(wrong) == 3, checked.stdout
