@@ -33,7 +33,7 @@ fn verb_name(verb: Verb) -> String {
 const OTHER_OPERATIONS: [&str; 2] = ["flushall", "flushre"];
 
 /// Kinds of errors by mcrouter's names: as servers' results, and as the routes count them.
-const ERROR_KINDS: [(&str, ServerResult, ErrorKind); 7] = [
+const REPORTED_ERRORS: [(&str, ServerResult, ErrorKind); 7] = [
     ("connect_error", ServerResult::ConnectError, ErrorKind::ConnectError),
     ("connect_timeout", ServerResult::ConnectTimeout, ErrorKind::ConnectTimeout),
     ("data_timeout", ServerResult::Timeout, ErrorKind::Timeout),
@@ -229,7 +229,7 @@ impl StatsView<'_> {
 fn result_counts(sums: &Sums) -> Vec<Count> {
     let mut counts = Vec::new();
     let (mut errors, mut errors_all) = (0, 0);
-    for (name, result, kind) in ERROR_KINDS {
+    for (name, result, kind) in REPORTED_ERRORS {
         let all = sums.results.of(result);
         let normal = all.saturating_sub(sums.of_routes(|routes| routes.extra_errors(kind)));
         (errors, errors_all) = (errors + normal, errors_all + all);
