@@ -525,6 +525,6 @@ def test_bad_input_is_refused_with_its_reason(database, cluster, tmp_path):
     (tmp_path / "queries.toml").write_text("[[query]]\nkey = 'user:{id}'\nsql = 'SELECT name FROM users'\n")
     assert "list" in refusal()
     (tmp_path / "keys").write_text("user:1\n")
-    assert "has 3 rows for one key" in refusal("--keys", str(tmp_path / "keys"))
+    assert "returned 3 rows for key user:1; expected at most one" in refusal("--keys", str(tmp_path / "keys"))
     (tmp_path / "queries.toml").write_text("[[query]]\nkey = 'user:{id}'\nsql = 'SELECT {ip}'\n")
     assert "queries.toml" in refusal() and "{ip}" in refusal()

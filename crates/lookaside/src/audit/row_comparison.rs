@@ -13,6 +13,7 @@ use super::{
     comparison::{Comparand, Outcome, classify, confirm, confirm_by_master},
     database::AuditedDatabase,
     key_listing::KeyListing,
+    key_pattern::printable_key,
     key_sample::KeySample,
     options::Options,
     queries::{Queries, Query},
@@ -21,7 +22,7 @@ use super::{
 };
 use anyhow::{Context as _, Error, Result, anyhow};
 use lookaside_client::Network;
-use lookaside_protocol::{check_key, percent};
+use lookaside_protocol::check_key;
 use lookaside_telemetry::LogThrottle;
 use serde_json::json;
 use std::{fs, io::Write as _, sync::Arc, time::Duration};
@@ -53,7 +54,7 @@ impl<'a> RowComparison<'a> {
         };
         Ok(RowComparison {
             options,
-            database: AuditedDatabase::open(&options.database).await?,
+            database: AuditedDatabase::open(&options.database).await.context("--database")?,
             master,
             clusters: options.clusters.iter().map(|cluster| AuditedCluster::new(cluster, routers)).collect(),
             listing: KeyListing::new(&options.dump),
@@ -183,13 +184,15 @@ impl<'a> RowComparison<'a> {
         // Also if the delete has failed, which ends the audit with --once.
         self.print_wrong(suspect, outcome, is_deleted)?;
         match deleted {
-            Some(Err(why)) => self.count_failure(why.context(format!("deleting {}", shown(suspect.key))), round),
+            Some(Err(why)) => {
+                self.count_failure(why.context(format!("deleting {}", printable_key(suspect.key))), round)
+            }
             _ => Ok(()),
         }
     }
 
     fn print_wrong(&self, suspect: &Suspect<'_>, outcome: Outcome, is_deleted: bool) -> Result<()> {
-        let key = shown(suspect.key);
+        let key = printable_key(suspect.key);
         let (cluster, found) = (&self.clusters[suspect.cluster].name, Outcome::NAMES[outcome as usize]);
         let mut out = std::io::stdout().lock();
         match self.options.json {
@@ -216,10 +219,5 @@ impl<'a> RowComparison<'a> {
 
 /// The context of a comparison's error.
 fn comparing(key: &[u8]) -> String {
-    format!("comparing {}", shown(key))
-}
-
-/// A key as it is printed.
-fn shown(key: &[u8]) -> String {
-    percent::encode_except(key, |byte| byte.is_ascii_graphic() && byte != b'%').to_string()
+    format!("comparing {}", printable_key(key))
 }
