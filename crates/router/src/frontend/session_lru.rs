@@ -28,8 +28,8 @@ const ENDED_MAX: usize = 64;
 pub(crate) struct SessionActivity {
     /// The number of the last use in this thread.
     used_at: AtomicU64,
-    /// From when on it waits for its client with nothing in progress, by [`UseClock::now_ms`]; [`IN_PROGRESS`] if it does not
-    /// wait.
+    /// From when on it waits for its client with nothing in progress, by [`UseClock::now_ms`]; [`IN_PROGRESS`] if it does
+    /// not wait.
     waits_from_ms: AtomicU64,
 }
 
