@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `listen/`, `tls_accept` | accepts the connection |
 //! | `session_lru` | the order in which sessions were last used, for the limit on connections |
-//! | `users` | who may log in, if clients must |
+//! | `users` | the users that may log in, if clients must |
 //! | `session` | reads, and runs one batch after the other |
 //! | `parse`, `metaget`, `bad_input` | bytes to a batch |
 //! | `flow_control` | a batch in chunks, by the size of values |
