@@ -31,11 +31,11 @@ use crate::{
     Outcomes, Route, RouteStatistics,
     cluster::support::{
         failover_limit::FailoverTokens,
-        failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
+        failover_options::{FAILOVER_KEYS, FailoverOptions},
         failover_policy::{ChildOrder, FailoverPolicy},
         lease_pairing::LeasePairs,
     },
-    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, TreeState},
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::{error_kind, worse},
     split::{Choices, Part, next, route_parts, scatter},
@@ -92,7 +92,7 @@ impl FailoverRoute {
         if let Some(limit) = options.limit {
             route = route.with_limit(limit);
         }
-        if let Some(SharedPairs(pairs)) = &options.pairs {
+        if let Some(TreeState(pairs)) = &options.pairs {
             route = route.with_lease_pairing(pairs.clone(), clock.clone());
         }
         if options.has_tag { route.with_tag() } else { route }

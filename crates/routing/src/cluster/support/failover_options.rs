@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     KeyHash, Picker,
-    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, parse_hash, parse_tags, suggestion},
+    configuration::{
+        ConfigurationError, Handle, Keys, Node, Object, Parser, TreeState, parse_hash, parse_tags, suggestion,
+    },
 };
 use std::sync::Arc;
 
@@ -29,7 +31,7 @@ pub(crate) struct FailoverOptions {
     /// Whether keys are tagged for children other than the first.
     pub(crate) has_tag: bool,
     /// The lease pairs, shared by all trees that are built from this description; `None` without lease pairing.
-    pub(crate) pairs: Option<SharedPairs>,
+    pub(crate) pairs: Option<TreeState<LeasePairs>>,
 }
 
 impl Default for FailoverOptions {
@@ -44,16 +46,6 @@ impl Default for FailoverOptions {
             has_tag: false,
             pairs: None,
         }
-    }
-}
-
-/// Pairs of leases and children. State, not description: any two are equal.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedPairs(pub(crate) Arc<LeasePairs>);
-
-impl PartialEq for SharedPairs {
-    fn eq(&self, _: &Self) -> bool {
-        true
     }
 }
 
@@ -116,7 +108,7 @@ impl FailoverOptions {
         let options = FailoverOptions {
             limit: FailoverLimit::parse(object)?,
             has_tag: object.flag("failover_tag")?,
-            pairs: object.flag("enable_lease_pairing")?.then(SharedPairs::default),
+            pairs: object.flag("enable_lease_pairing")?.then(TreeState::default),
             ..FailoverOptions::default()
         };
         let children: Vec<&Handle> = children.iter().map(|child| parser.resolve(child)).collect();
