@@ -411,6 +411,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "l1l2-sizesplit".to_owned()
+    }
+
     fn changes_keys(&self) -> bool {
         true
     }
