@@ -21,6 +21,7 @@
 //! | `route_handles(VERB,KEY)` | the routes and servers on its way, by mcrouter's names ([`crate::tree::mcrouter_names`]) |
 //! | `explain(VERB,KEY)` | the same by the names of the configuration, with the requests and replies of each |
 
+mod destination_sum;
 mod mcrouter_stats;
 pub(crate) mod metrics_endpoint;
 mod process_stats;
