@@ -93,7 +93,7 @@ impl ConfigLoader {
         {
             tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
         }
-        let peers = options.peer_policies();
+        let peers = options.spool.peer_policies();
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
@@ -301,7 +301,7 @@ impl ConfigLoader {
 /// The network to servers and to the other routers, where `--spool-peers-login` logs in.
 fn spool_network(options: &Options, network: Arc<TlsNetwork>) -> Result<Arc<dyn Network>, String> {
     let Some(file) = &options.auth.spool_peers_login else { return Ok(network) };
-    let peers = options.spool_peers.iter().map(|peer| peer.address.clone()).collect();
+    let peers = options.spool.peers().cloned().collect();
     let network = LoginNetwork::new(network, file, Some(peers)).map_err(|why| format!("--spool-peers-login: {why}"))?;
     Ok(Arc::new(network))
 }
