@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
     "region_pair",
     "regional_users",
     "router_upgrade",
+    "row_rule_clients",
     "tls",
     "upgrade",
 )

@@ -134,7 +134,8 @@ def observe_router(stack: ExitStack, folder: Path, authority: Authority, server:
     seen.add("lookaside-router: stats", general)
     detailed = stats_of(port, "stats detailed")
     seen.add("lookaside-router: stats detailed", [name for name in detailed if name not in general])
-    lines = ask(port, "stats servers_detailed")
+    # The ports, by which the lines are sorted, are others each time: the dead server's line is read first.
+    lines = sorted(ask(port, "stats servers_detailed"), key=lambda line: "replaced_by:" not in line)
     fields = [name for line in lines for name in re.findall(r" (\w+):", line.partition(" destination:")[2])]
     seen.add("lookaside-router: stats servers_detailed", list(dict.fromkeys(fields)))
     seen.metrics["lookaside-router"] = metrics_in(exposition(metrics_port))

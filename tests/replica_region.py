@@ -1,7 +1,7 @@
 """A region on a replica: a cluster, a regional pool for markers that does not evict, and an invalidator. Its master is
 outside of it.
 
-The row's version says which database a value came from, and whether a user has read his own write.
+The row's version says which database a value came from, and whether users have read their own writes.
 """
 
 from contextlib import ExitStack

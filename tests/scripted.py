@@ -3,14 +3,13 @@
 import socket
 import socketserver
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 
 
 class Scripted(socketserver.ThreadingTCPServer):
     """A server that has one answer to every line, or a behaviour: `hang`, `hold`, `close`, `reset`.
 
-    With `hold` it answers once `released` is set, with a miss.
+    With `hold` it answers once `released` is set, with a miss. With `hang` it answers nothing until it is stopped.
     """
 
     daemon_threads = True
@@ -20,6 +19,7 @@ class Scripted(socketserver.ThreadingTCPServer):
         self.answer = answer
         self.lines: list[bytes] = []
         self.released = threading.Event()
+        self.stopped = threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -46,7 +46,7 @@ class Handler(socketserver.StreamRequestHandler):
                 self.wfile.write(b"END\r\n")
                 continue
             if server.answer == "hang":
-                time.sleep(3)
+                server.stopped.wait()
                 return
             if server.answer == "reset":
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -65,4 +65,5 @@ def scripted(*answer: bytes | str):
         for server in servers:
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
+            stack.callback(server.stopped.set)
         yield servers

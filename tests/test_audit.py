@@ -143,6 +143,33 @@ def test_a_value_that_a_changed_pool_brings_back_is_found(database, cluster, tmp
     assert connect(other.port).get("user:1") is None
 
 
+def test_a_value_whose_delete_fails_is_reported(database, cluster, tmp_path):
+    # With --once the failure of the delete was the end, before the key of the wrong value was printed.
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    fill_users(cluster)
+    cluster.client().set("user:1", "wrong")
+    configuration = cluster.configuration()
+    configuration["routes"][0]["route"]["operation_policies"]["delete"] = "ErrorRoute|no deletes"
+    cluster.router.stop()
+    cluster.configuration_path.write_text(json.dumps(configuration))
+    cluster.router.start()
+    cluster.router.wait_ready(lambda: answers(cluster.port))
+    done = subprocess.run([*audit.command, "--repair"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "deleting user:1: " in done.stderr, done
+    assert json.loads(done.stdout) == {"key": "user:1", "cluster": "one", "found": "stale", "deleted": False}
+    # Otherwise the audit goes on, and says what has failed.
+    running = ContinuousAudit(audit, "--repair")
+    try:
+        running.wait_round(lambda counts: counts["stale"] == 1 and counts["failed"] == 1, "the delete is counted")
+        assert ("stale", "one", "user:1") in running.found()
+        assert "deleting user:1: " in running.log()
+        # A comparison's error names the key.
+        cluster.router.kill()
+        eventually(lambda: "comparing " in running.log(), "the failed comparison is logged", 60)
+    finally:
+        running.stop()
+
+
 def test_keys_come_from_a_file_too(database, cluster, tmp_path):
     audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
     cluster.client().set_many({"user:1": "wrong", "user:2": "wrong", "other": "x"})
@@ -498,6 +525,6 @@ def test_bad_input_is_refused_with_its_reason(database, cluster, tmp_path):
     (tmp_path / "queries.toml").write_text("[[query]]\nkey = 'user:{id}'\nsql = 'SELECT name FROM users'\n")
     assert "list" in refusal()
     (tmp_path / "keys").write_text("user:1\n")
-    assert "has 3 rows for one key" in refusal("--keys", str(tmp_path / "keys"))
+    assert "returned 3 rows for key user:1; expected at most one" in refusal("--keys", str(tmp_path / "keys"))
     (tmp_path / "queries.toml").write_text("[[query]]\nkey = 'user:{id}'\nsql = 'SELECT {ip}'\n")
     assert "queries.toml" in refusal() and "{ip}" in refusal()

@@ -1,7 +1,7 @@
 """Remote markers (§5 of the paper) between two real databases: a master, and a replica whose region has a cluster, a
 regional pool for markers that does not evict, and an invalidator on the replica.
 
-The row's version says which database a value came from, and whether a user has read his own write.
+The row's version says which database a value came from, and whether users have read their own writes.
 """
 
 from contextlib import ExitStack

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from mcrouter_setups import Setup, set_of, setup
-from processes import eventually
+from processes import eventually, stats
 
 KEYS = [f"key:{number}" for number in range(200)]
 MARKER = "marker"
@@ -84,11 +84,15 @@ def test_a_shadow_accepts_the_fill_of_a_lease(tmp_path):
         start(it, {"keys_to_shadow": KEYS})
         keys = iter(KEYS)
 
+        def shadow_tokens() -> int:
+            return int(stats(it.servers["new"].port)["lease_tokens"])
+
         def is_filled() -> bool:
             key = next(keys)
+            tokens_before = shadow_tokens()
             token = it.ask(f"lease-get {key}\r\n".encode())[0].split()[2].decode()
             # The shadow is asked for its lease after the reply, so a quick fill finds no token for it.
-            time.sleep(0.05)
+            eventually(lambda: shadow_tokens() > tokens_before, "the shadow has issued a token")
             assert it.ask(f"lease-set {key} {token} 0 0 1\r\nv\r\n".encode()) == [b"STORED\r\n"]
             wait_for_copies(it)
             return it.at("new", key) == b"v"

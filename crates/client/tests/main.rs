@@ -7,6 +7,8 @@ mod command_connection;
 mod config_file;
 mod connect_and_resolve;
 mod destination;
+mod destination_limits;
+mod destination_outages;
 mod direct;
 mod direct_faults;
 mod direct_replicas;

@@ -4,10 +4,10 @@ mod config_updates;
 
 pub use config_updates::ConfigUpdates;
 
-use crate::frontend::clients::{Clients, SessionActivity};
 use crate::frontend::context::SessionContext;
 use crate::frontend::limits::{Settings, WRITE_STALL_MAX};
 use crate::frontend::session::{self, ClientSession, SessionEnd, shutdown_requested};
+use crate::frontend::session_lru::{SessionActivity, SessionLru};
 use crate::shared::{SharedState, StatsSource};
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
@@ -36,7 +36,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct Sessions {
     tasks: JoinSet<Ended>,
-    clients: Clients,
+    lru: SessionLru,
 }
 
 /// The end of a session, and the session if it is to be served again.
@@ -121,7 +121,7 @@ impl Proxy {
     fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut Sessions, stop: &watch::Receiver<bool>) {
         let connections_max = self.context.settings.connections_max;
         let mut permit = self.shared().acquire_connection(connections_max);
-        if permit.is_none() && sessions.clients.close_least_recently_used(self.context.uses.now_ms()) {
+        if permit.is_none() && sessions.lru.close_least_recently_used(self.context.uses.now_ms()) {
             self.counters().add(&CounterDelta { evicted_connections: 1, ..CounterDelta::default() });
             // The other permit is returned when its task has been dropped, in a moment.
             permit = self.shared().acquire_connection(usize::MAX);
@@ -149,7 +149,7 @@ impl Proxy {
             ended
         });
         if connections_max < usize::MAX {
-            sessions.clients.add(activity, task, sessions.tasks.len());
+            sessions.lru.add(activity, task, sessions.tasks.len());
         }
     }
 }

@@ -99,7 +99,7 @@ pub use hash::{
 pub use health::{Health, HealthChange, HealthSettings};
 pub use key::stored_key;
 pub use key_fraction::KeyFraction;
-pub use outcome::{as_delete, is_failed_delete, merge_deletes};
+pub use outcome::{as_delete, is_busy, is_failed_delete, merge_deletes};
 pub use region::{
     root_route::{NoDefaultTree, RootRoute},
     routing_prefix::{RoutingPrefix, RoutingPrefixError},

@@ -9,7 +9,7 @@ use lookaside_protocol::{
 use std::mem::discriminant;
 
 /// Whether a server's error says that it is busy, in mcrouter's words (`SERVER_ERROR 307 busy`).
-pub(crate) fn is_busy(error: &[u8]) -> bool {
+pub fn is_busy(error: &[u8]) -> bool {
     error.strip_prefix(b"307").is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b' '))
 }
 

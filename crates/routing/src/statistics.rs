@@ -76,11 +76,8 @@ pub(crate) struct Draws {
 #[derive(Debug, Default)]
 struct ExtraRequests {
     sent: [SharedCounter; Verb::ALL.len()],
-    errors: [SharedCounter; ERROR_KINDS],
+    errors: [SharedCounter; ErrorKind::ALL.len()],
 }
-
-/// The kinds of [`ErrorKind`].
-const ERROR_KINDS: usize = 8;
 
 /// How a request has failed, as `stats` distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +91,20 @@ pub enum ErrorKind {
     RemoteError,
     ClientError,
     LocalError,
+}
+
+impl ErrorKind {
+    /// All, in the order of their numbers.
+    pub const ALL: [ErrorKind; 8] = [
+        ErrorKind::Tko,
+        ErrorKind::ConnectError,
+        ErrorKind::ConnectTimeout,
+        ErrorKind::Timeout,
+        ErrorKind::Busy,
+        ErrorKind::RemoteError,
+        ErrorKind::ClientError,
+        ErrorKind::LocalError,
+    ];
 }
 
 /// Counters of all trees of a thread, as routes share them.
@@ -152,5 +163,21 @@ impl RouteStatistics {
     pub(crate) fn count_extra(&self, verb: Verb, error: Option<ErrorKind>) {
         self.extra.sent[verb as usize].add(1);
         error.into_iter().for_each(|error| self.extra.errors[error as usize].add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_a_counter_of_its_own() {
+        assert!(ErrorKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
+        let statistics = RouteStatistics::default();
+        for (count, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            (0..count).for_each(|_| statistics.count_extra(Verb::Get, Some(kind)));
+        }
+        let counts = ErrorKind::ALL.map(|kind| statistics.extra_errors(kind));
+        assert_eq!(counts, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

@@ -1,11 +1,11 @@
-//! Failover: policies, limits, tags, and fills that go back to the issuer of their token.
+//! Failover: policies, limits and tags.
 
 use crate::environment::FakeEnvironment;
-use crate::fakes::{Fake, VERBS, ask, request};
+use crate::fakes::{Fake, VERBS, ask};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
-    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Environment, Failure,
-    RootRoute, Route, TkoReason,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Environment, Failure, RootRoute,
+    Route, TkoReason,
 };
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use std::{
 };
 
 /// Servers that can be made to fail, and their environment.
-struct Cluster {
-    env: Arc<FakeEnvironment>,
-    servers: BTreeMap<String, Arc<Fake>>,
+pub(crate) struct Cluster {
+    pub(crate) env: Arc<FakeEnvironment>,
+    pub(crate) servers: BTreeMap<String, Arc<Fake>>,
     failing: Arc<Mutex<BTreeMap<String, Failure>>>,
 }
 
@@ -47,47 +47,47 @@ impl Destinations for Cluster {
 }
 
 /// The token that only this server accepts.
-fn token_of(server: &str) -> u64 {
+pub(crate) fn token_of(server: &str) -> u64 {
     100 + server.bytes().map(u64::from).sum::<u64>()
 }
 
-const POOLS: &str = r#""A": { "servers": ["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], "failure_domains": [1, 1, 2, 2, 3, 3] },
+pub(crate) const POOLS: &str = r#""A": { "servers": ["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], "failure_domains": [1, 1, 2, 2, 3, 3] },
     "M": { "servers": ["m:1"] }, "G": { "servers": ["g:1"] }, "T": { "servers": ["t:1", "t:2", "t:3"] }"#;
 
 impl Cluster {
-    fn build(route: &str) -> (RootRoute, Cluster) {
+    pub(crate) fn build(route: &str) -> (RootRoute, Cluster) {
         let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
         let configuration = Configuration::parse(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(configuration.warnings, []);
         Cluster::of(&configuration)
     }
 
-    fn of(configuration: &Configuration) -> (RootRoute, Cluster) {
+    pub(crate) fn of(configuration: &Configuration) -> (RootRoute, Cluster) {
         let mut cluster = Cluster { env: FakeEnvironment::new(), servers: BTreeMap::new(), failing: Arc::default() };
         (configuration.build(&mut cluster), cluster)
     }
 
-    fn fail(&self, servers: &[&str], failure: Failure) {
+    pub(crate) fn fail(&self, servers: &[&str], failure: Failure) {
         let mut failing = self.failing.lock().unwrap();
         servers.iter().for_each(|server| _ = failing.insert((*server).to_owned(), failure.clone()));
     }
 
-    fn recover(&self) {
+    pub(crate) fn recover(&self) {
         self.failing.lock().unwrap().clear();
     }
 
     /// The servers that were asked since the last call, in the order of their names.
-    fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.servers.iter().filter(|(_, fake)| !fake.asked().is_empty()).map(|(name, _)| name.clone()).collect()
     }
 }
 
-fn failover(children: &str, rest: &str) -> String {
+pub(crate) fn failover(children: &str, rest: &str) -> String {
     format!(r#"{{"type": "FailoverRoute", "children": {children}{rest}}}"#)
 }
 
 /// A policy that chooses by key.
-fn by_key(max_tries: u32, max_error_tries: u32, rest: &str) -> String {
+pub(crate) fn by_key(max_tries: u32, max_error_tries: u32, rest: &str) -> String {
     let rest = if rest.is_empty() { String::new() } else { format!(", {rest}") };
     let limits = format!(r#""max_tries": {max_tries}, "max_error_tries": {max_error_tries}"#);
     format!(r#""type": "DeterministicOrderPolicy", {limits}{rest}"#)
@@ -382,200 +382,4 @@ async fn keys_at_other_children_have_the_failover_tag() {
     let asked = ["get k|#|x:failover=1", "get k", "delete k|#|x:failover=1", &long];
     assert_eq!(cluster.servers["g:1"].asked(), asked, "a key without |#|, or too long for the tag, is unchanged");
     assert_eq!(cluster.servers["m:1"].asked(), ["get k|#|x", "get k", "delete k|#|x", &long]);
-}
-
-fn lease_set(key: &str, server: &str) -> lookaside_protocol::Request<bytes::Bytes> {
-    let mut request = request(&format!("lease-set {key} 60"));
-    if let Operation::LeaseSet { token, .. } = &mut request.operation {
-        *token = LeaseToken(token_of(server));
-    }
-    request
-}
-
-/// The second server issues a token, the first server returns, then the fill arrives.
-#[tokio::test]
-async fn a_fill_goes_to_the_issuer_of_its_token() {
-    let context = Context::default();
-    let route = |rest: &str| {
-        format!(
-            r#"{{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|M", "failover": ["PoolRoute|G"], "failover_exptime": 10{rest}}}"#
-        )
-    };
-    let paired = r#", "enable_lease_pairing": true"#;
-    for (rest, later_s, fill_of, outcome, asked) in [
-        (paired, 0, "k", Reply::Stored, ["g:1"]),
-        (paired, 9, "k", Reply::Stored, ["g:1"]),
-        (paired, 10, "k", Reply::NotStored, ["m:1"]),
-        (paired, 0, "other", Reply::NotStored, ["m:1"]),
-        ("", 0, "k", Reply::NotStored, ["m:1"]),
-    ] {
-        let (root, cluster) = Cluster::build(&route(rest));
-        cluster.fail(&["m:1"], Failure::TimedOut);
-        assert_eq!(ask(&root, &["lease-get /././k"]).await, [format!("Lease {}", token_of("g:1"))]);
-        cluster.recover();
-        cluster.asked();
-        cluster.env.advance(Duration::from_secs(later_s));
-        let fills = vec![lease_set(fill_of, "g:1")];
-        assert_eq!(root.route(fills, &context).await, [Ok(outcome)], "{rest} {later_s} {fill_of}");
-        let requests = cluster.servers["g:1"].requests();
-        if asked == ["g:1"] {
-            assert!(
-                matches!(requests[0].operation, Operation::LeaseSet { exptime: 10, .. }),
-                "it is short-lived there"
-            );
-        } else {
-            assert_eq!((requests.len(), cluster.asked()), (0, asked.map(String::from).to_vec()));
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_token_is_paired_once_and_a_failure_of_its_child_is_returned() {
-    let context = Context::default();
-    let route = failover(r#"["PoolRoute|M", "PoolRoute|G", "Pool|T"]"#, r#", "enable_lease_pairing": true"#);
-    let (root, cluster) = Cluster::build(&route);
-    cluster.fail(&["m:1"], Failure::TimedOut);
-    ask(&root, &["lease-get k"]).await;
-    cluster.recover();
-    cluster.fail(&["g:1"], Failure::TimedOut);
-    cluster.asked();
-    let mut batch = vec![request("get a"), lease_set("k", "g:1"), request("delete k")];
-    let outcomes = root.route(batch.clone(), &context).await;
-    assert_eq!(outcomes[1..], [Err(Failure::TimedOut), Ok(Reply::Deleted)]);
-    assert_eq!(cluster.asked(), ["g:1", "m:1"], "no other child accepts that token");
-    batch.truncate(2);
-    assert_eq!(root.route(batch, &context).await[1], Ok(Reply::NotStored), "the second time it is an ordinary fill");
-    assert_eq!(cluster.asked(), ["m:1"]);
-}
-
-/// Whether each of the counters that are not 0 has the value that is expected.
-fn assert_counts(cluster: &Cluster, expected: &[(&str, u64)], what: &str) {
-    let counts = cluster.env.statistics().counters.snapshot();
-    let counted: BTreeMap<&str, u64> = counts.named().filter(|(_, count)| *count > 0).collect();
-    assert_eq!(counted, expected.iter().copied().collect(), "{what}");
-}
-
-/// A request, the children and further keys of a route, the servers that fail, and the counters that rise.
-type FailoverCase<'a> = (&'a str, &'a str, &'a str, &'a [(&'a str, &'a Failure)], &'a [(&'a str, u64)]);
-
-#[tokio::test]
-async fn failovers_are_counted_by_policy_and_by_why_they_end() {
-    let late = Failure::TimedOut;
-    let tko = Failure::Tko(TkoReason::ConnectFailed);
-    let least = r#", "failover_policy": {"type": "LeastFailuresPolicy", "max_tries": 9}"#;
-    let rendezvous = r#", "failover_policy": {"type": "RendezvousPolicy", "tags": ["x", "y", "z"]}"#;
-    let limit = r#", "failover_limit": {"rate": 0, "burst": 1}"#;
-    let only_tko = r#", "failover_errors": ["tko"]"#;
-    let pool = r#""Pool|T""#;
-    let after_m = r#"["AllSyncRoute|Pool|M", "Pool|T"]"#;
-    let refused = r#"[{"type": "ErrorRoute", "result": "mc_res_bad_key"}, "Pool|T"]"#;
-    let (all, failed) = ("failover_all", "failover_all_failed");
-    let (in_order, in_order_failed) = ("failover_inorder_policy", "failover_inorder_policy_failed");
-    let (errors, tkos) = ("failover_policy_result_error", "failover_policy_tko_error");
-    let (conditional, limited) = ("failover_conditional", "failover_rate_limited");
-    let cases: &[FailoverCase<'_>] = &[
-        ("get k", pool, "", &[], &[]),
-        ("get k", r#"["NullRoute", "Pool|T"]"#, "", &[], &[]),
-        ("get k", refused, "", &[], &[]),
-        (
-            "get k",
-            pool,
-            "",
-            &[("t:1", &late), ("t:2", &tko)],
-            &[(all, 2), (failed, 1), (in_order, 2), (in_order_failed, 1), (errors, 1), (tkos, 1)],
-        ),
-        ("delete k", pool, "", &[("t:1", &late)], &[(all, 2), (in_order, 2), (errors, 1)]),
-        ("delete k", pool, "", &[("t:1", &Failure::Spooled)], &[(all, 2), (in_order, 2)]),
-        (
-            "get k",
-            pool,
-            least,
-            &[("t:1", &late), ("t:2", &late)],
-            &[
-                (all, 2),
-                (failed, 1),
-                ("failover_least_failures_policy", 2),
-                ("failover_least_failures_policy_failed", 1),
-                (errors, 2),
-            ],
-        ),
-        ("get k", after_m, rendezvous, &[("m:1", &late)], &[(all, 1), ("failover_rendezvous_policy", 1), (errors, 1)]),
-        ("get k", pool, only_tko, &[("t:1", &late)], &[(conditional, 1)]),
-        (
-            "get k",
-            pool,
-            only_tko,
-            &[("t:1", &tko), ("t:2", &late)],
-            &[(all, 1), (failed, 1), (in_order, 1), (in_order_failed, 1), (tkos, 1), (conditional, 1)],
-        ),
-        (
-            "get k",
-            pool,
-            limit,
-            &[("t:1", &late), ("t:2", &late)],
-            &[(all, 1), (failed, 1), (in_order, 1), (in_order_failed, 1), (errors, 2), (conditional, 1), (limited, 1)],
-        ),
-    ];
-    for (request, children, rest, failing, expected) in cases {
-        let (route, cluster) = Cluster::build(&failover(children, rest));
-        for (server, failure) in *failing {
-            cluster.fail(&[server], (*failure).clone());
-        }
-        ask(&route, &[request]).await;
-        assert_counts(&cluster, expected, &format!("{request} {children} {rest}"));
-    }
-}
-
-#[tokio::test]
-async fn draws_are_counted_for_the_children_that_are_asked() {
-    let policy = format!(r#""failover_policy": {{{}}}"#, by_key(6, 6, r#""enable_failure_domains": true"#));
-    let (route, cluster) = Cluster::build(&format!(r#"{{"type": "SaltedFailoverRoute", "pool": "A", {policy}}}"#));
-    let counts = || cluster.env.statistics().counters.snapshot();
-    let all = ["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"];
-    let gets: Vec<String> = (0..40).map(|n| format!("get key:{n}")).collect();
-    let gets: Vec<&str> = gets.iter().map(String::as_str).collect();
-    cluster.fail(&["a:1"], Failure::TimedOut);
-    ask(&route, &gets).await;
-    let one_down = counts();
-    let of_first = cluster.servers["a:1"].asked().len() as u64;
-    assert!(of_first > 0 && one_down.failover_deterministic_order_policy == of_first);
-    assert_eq!((one_down.failover_deterministic_order_policy_failed, one_down.failover_same_failure_domain), (0, 0));
-    cluster.fail(&all, Failure::TimedOut);
-    ask(&route, &gets).await;
-    let all_down = counts().since(&one_down);
-    let sent = all_down.failover_deterministic_order_policy;
-    assert_eq!((all_down.failover_all, all_down.failover_deterministic_order_policy_failed), (sent, sent));
-    assert_eq!(all_down.failover_policy_result_error, sent + 40);
-    // Two further domains have not failed yet, for each key.
-    assert_eq!(all_down.failover_same_failure_domain, sent - 2 * 40);
-    // Those that lead to children that were never asked do not count.
-    assert!(one_down.failover_num_collisions < all_down.failover_num_collisions, "{one_down:?} {all_down:?}");
-    assert!(all_down.failover_num_failed_domain_collisions > 40, "{all_down:?}");
-}
-
-#[tokio::test]
-async fn fills_that_go_back_to_their_issuer_are_counted() {
-    let route = failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "enable_lease_pairing": true"#);
-    let (root, cluster) = Cluster::build(&route);
-    cluster.fail(&["m:1"], Failure::TimedOut);
-    ask(&root, &["lease-get k"]).await;
-    cluster.recover();
-    for _ in 0..2 {
-        // The second time it is an ordinary fill.
-        root.route(vec![lease_set("k", "g:1")], &Context::default()).await;
-    }
-    assert_eq!(cluster.env.statistics().counters.redirected_lease_set_count.value(), 1);
-}
-
-/// Each thread has a tree, and a client's next request may arrive at another thread.
-#[tokio::test]
-async fn all_trees_of_a_configuration_share_the_pairs() {
-    let route = failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "enable_lease_pairing": true"#);
-    let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
-    let configuration = Configuration::parse(&text, &Defaults::default()).unwrap();
-    let ((one, its), (other, others)) = (Cluster::of(&configuration), Cluster::of(&configuration));
-    its.fail(&["m:1"], Failure::TimedOut);
-    ask(&one, &["lease-get k"]).await;
-    assert_eq!(other.route(vec![lease_set("k", "g:1")], &Context::default()).await, [Ok(Reply::Stored)]);
-    assert_eq!(others.asked(), ["g:1"]);
 }

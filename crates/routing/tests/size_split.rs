@@ -359,6 +359,8 @@ async fn an_error_of_l2_is_returned_by_name_and_removes_the_sentinel() {
         for (reply, expected, is_removed) in [
             (server_error("out of memory"), server_error("remote error"), true),
             (server_error("307 come back later"), server_error("307 busy"), true),
+            // Another error that begins with the same digits.
+            (server_error("3070 items are locked"), server_error("remote error"), true),
             (Err(Failure::TimedOut), Err(Failure::TimedOut), true),
             (Err(Failure::Tko(TkoReason::TimedOut)), Err(Failure::Tko(TkoReason::TimedOut)), true),
             (client_error(), client_error(), false),

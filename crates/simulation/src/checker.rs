@@ -7,7 +7,7 @@
 //!    read from has, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
 //!    whether its delete has been acknowledged or not. While the invalidator has failed, there is no such bound; if
 //!    nothing else has failed, the same holds again [`OUTDATED_MAX`] after it has been repaired.
-//! 3. **Own writes are read.** Once a write of a user in a replica region is complete, no read of its key in his cluster
+//! 3. **Own writes are read.** Once a write of a user in a replica region is complete, no read of its key in their cluster
 //!    that begins later returns an older version, from the cache or from a database, where remote markers are used
 //!    ([ADR 020]).
 //! 4. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
@@ -138,7 +138,7 @@ impl fmt::Display for Violation {
             ),
             Violation::OwnWriteNotRead { cluster, key, read, written } => write!(
                 f,
-                "own write not read: a user of cluster {cluster} read version {read} of {key} after he had written \
+                "own write not read: a user of cluster {cluster} read version {read} of {key} after that user had written \
                  version {written}"
             ),
             Violation::WrongMonitor { watch, why } => write!(f, "wrong monitor: {watch}: {why}"),

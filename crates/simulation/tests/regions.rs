@@ -1,4 +1,4 @@
-//! Several regions: a user reads his own writes, monitors count what is so, and what is broken on purpose is found.
+//! Several regions: users read their own writes, monitors count what is so, and what is broken on purpose is found.
 
 use lookaside_simulation::{
     checker::{Tally, Violation},

@@ -52,23 +52,29 @@ impl FileWatcher {
     pub async fn next_change(&mut self) -> Result<String, String> {
         loop {
             let _ = tokio::time::timeout(POLL_INTERVAL, self.notify.notified()).await;
-            let mut content = read_config_file(&self.path);
-            if self.seen.as_ref() == Some(&content) {
+            if self.seen.as_ref() == Some(&read_config_file(&self.path)) {
                 continue;
             }
-            loop {
-                tokio::time::sleep(DEBOUNCE).await;
-                let again = read_config_file(&self.path);
-                if again == content {
-                    break;
-                }
-                content = again;
-            }
+            let content = read_stable(&self.path).await;
             if self.seen.as_ref() != Some(&content) {
                 self.seen = Some(content.clone());
                 return content;
             }
         }
+    }
+}
+
+/// Reads a configuration file until two reads [`DEBOUNCE`] apart agree: a file that is being replaced is half written, or
+/// absent for a moment. The error names the file.
+pub async fn read_stable(path: &Path) -> Result<String, String> {
+    let mut content = read_config_file(path);
+    loop {
+        tokio::time::sleep(DEBOUNCE).await;
+        let again = read_config_file(path);
+        if again == content {
+            return content;
+        }
+        content = again;
     }
 }
 

@@ -6,7 +6,7 @@
 //! that fail are counted where they do.
 
 use lookaside_protocol::{ErrorReply, Reply, meta::MetaStatus};
-use lookaside_routing::{Failure, Verb};
+use lookaside_routing::{Failure, Verb, is_busy};
 use lookaside_sync::SharedCounter;
 
 /// The result of a request, as mcrouter counts it.
@@ -201,11 +201,6 @@ fn publish(changed: &mut u32, counts: &mut [u64], counters: &[SharedCounter]) {
         *changed &= *changed - 1;
         counters[at].add(std::mem::take(&mut counts[at]));
     }
-}
-
-/// Whether a server says that it is busy.
-fn is_busy(error: &[u8]) -> bool {
-    error.strip_prefix(b"307").is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b' '))
 }
 
 #[cfg(test)]

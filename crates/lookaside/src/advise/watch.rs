@@ -66,7 +66,7 @@ pub async fn watch_servers(
     Ok(Watched { requests, dropped: dropped.into_iter().sum(), seconds })
 }
 
-/// A server, and what it has told.
+/// A server, and what its watched events have shown.
 struct WatchedServer {
     address: Address,
     connection: CommandConnection,

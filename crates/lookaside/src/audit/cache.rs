@@ -1,7 +1,7 @@
 //! Reads and deletes cached values, by a router of the cluster.
 
 use super::{backoff::Backoff, cached_value::CachedValue, comparison::CachedItem, queries::FlagsMeaning};
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, Network};
 use lookaside_invalidator::options::Cluster;
@@ -22,8 +22,8 @@ pub struct AuditedCluster {
     pub name: String,
     routers: Vec<Address>,
     network: Arc<dyn Network>,
-    /// `None` before the first request, and after a failure.
-    connection: Option<CommandConnection>,
+    /// To which router, and its connection; `None` before the first request, and after a failure.
+    connection: Option<(Address, CommandConnection)>,
     backoff: Backoff,
 }
 
@@ -76,16 +76,16 @@ impl AuditedCluster {
 
     /// Sends a command to one router, or to the others in turn if it does not answer.
     async fn ask<T>(&mut self, command: &[u8], read: impl Fn(&ReplyPart<'_>) -> Result<T>) -> Result<T> {
-        let mut last = anyhow!("the cluster has no routers");
+        let mut last = anyhow!("cluster {} has no routers", self.name);
         for attempt in 0..=self.routers.len() {
-            let mut connection = match self.connection.take() {
+            let (router, mut connection) = match self.connection.take() {
                 Some(connection) => connection,
                 None => {
                     let router = &self.routers[attempt % self.routers.len()];
                     match CommandConnection::connect(&*self.network, router, LIMITS, TIMEOUT).await {
-                        Ok(connection) => connection,
+                        Ok(connection) => (router.clone(), connection),
                         Err(why) => {
-                            last = anyhow!("{}: {why}", router.0);
+                            last = anyhow!("cluster {}, router {}: {why}", self.name, router.0);
                             continue;
                         }
                     }
@@ -98,12 +98,13 @@ impl AuditedCluster {
             };
             match answer {
                 Ok(reply) => {
-                    let result = read(&reply);
-                    self.connection = Some(connection);
+                    let place = || format!("cluster {}, router {}", self.name, router.0);
+                    let result = read(&reply).with_context(place);
+                    self.connection = Some((router, connection));
                     self.backoff.reset();
                     return result;
                 }
-                Err(why) => last = anyhow!("cluster {}: {why}", self.name),
+                Err(why) => last = anyhow!("cluster {}, router {}: {why}", self.name, router.0),
             }
         }
         self.backoff.fail(Instant::now());

@@ -1,6 +1,6 @@
 //! Reads the rows that cached values are compared with. The account needs to read these tables and nothing else.
 
-use super::{backoff::Backoff, comparison::Column, queries::Query};
+use super::{backoff::Backoff, comparison::Column, key_pattern::printable_key, queries::Query};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::{
@@ -32,7 +32,7 @@ pub struct AuditedDatabase {
 }
 
 impl AuditedDatabase {
-    /// Connects to the database at `url`.
+    /// Connects to the database at `url`. The error does not name the option that has the URL.
     pub async fn open(url: &str) -> Result<AuditedDatabase> {
         let connection = Some(DatabaseConnection::open(url).await?);
         Ok(AuditedDatabase { url: url.to_owned(), connection, backoff: Backoff::default() })
@@ -171,7 +171,7 @@ impl DatabaseConnection {
         }
         if !url.starts_with("mysql://") && !url.starts_with("mariadb://") {
             // Not the URL itself: it may hold a password.
-            bail!("--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres://");
+            bail!("the URL must be sqlite:///PATH, or begin with mysql://, mariadb:// or postgres://");
         }
         let options = mysql_options(&MysqlOptions::from_url(url)?)?;
         let connection = mysql_async::Conn::new(options).await.context("connecting to the database")?;
@@ -197,7 +197,11 @@ impl DatabaseConnection {
         };
         match rows.len() {
             0 | 1 => Ok(rows.into_iter().next()),
-            count => Err(anyhow!("the query of {} has {count} rows for one key, and one value", query.pattern).into()),
+            count => {
+                let key = printable_key(&query.pattern.fill(values));
+                Err(anyhow!("the query of {} returned {count} rows for key {key}; expected at most one", query.pattern)
+                    .into())
+            }
         }
     }
 

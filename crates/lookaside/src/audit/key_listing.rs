@@ -77,9 +77,12 @@ async fn list_keys(network: &dyn Network, server: &Address, mut add: impl FnMut(
         if line == b"OK" {
             continue;
         }
-        let Some(rest) = line.strip_prefix(b"key=") else { bail!("{}", String::from_utf8_lossy(line)) };
+        let Some(rest) = line.strip_prefix(b"key=") else {
+            bail!("the server's reply has the line {:?}; expected key=... or END", String::from_utf8_lossy(line))
+        };
         let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-        add(percent::decode(key).ok_or_else(|| anyhow!("a malformed key"))?);
+        let malformed = || anyhow!("the key {:?} is not percent-encoded", String::from_utf8_lossy(key));
+        add(percent::decode(key).ok_or_else(malformed)?);
     }
 }
 
@@ -137,6 +140,7 @@ mod tests {
         for (why, server) in failed.iter().zip(&servers[1..4]) {
             assert!(why.contains(server.as_str()), "{why}");
         }
+        assert!(failed[2].contains(r#"the line "BUSY crawler"; expected key="#), "{}", failed[2]);
         // The hung one is not tried again at once: it would hold up each round.
         let (mut sample, begun) = (KeySample::new(10, 1), Instant::now());
         let failures = listing.add_keys(&PlayedServers, &mut sample).await;

@@ -1,5 +1,6 @@
 //! Keys with placeholders: `user:{id}`.
 
+use lookaside_protocol::percent;
 use std::fmt;
 
 /// A pattern of keys.
@@ -82,6 +83,11 @@ impl KeyPattern {
         });
         parts.collect::<String>().into_bytes()
     }
+}
+
+/// A key as it is printed: bytes that a terminal may not show are percent-encoded.
+pub fn printable_key(key: &[u8]) -> String {
+    percent::encode_except(key, |byte| byte.is_ascii_graphic() && byte != b'%').to_string()
 }
 
 impl fmt::Display for KeyPattern {

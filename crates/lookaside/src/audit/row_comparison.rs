@@ -13,6 +13,7 @@ use super::{
     comparison::{Comparand, Outcome, classify, confirm, confirm_by_master},
     database::AuditedDatabase,
     key_listing::KeyListing,
+    key_pattern::printable_key,
     key_sample::KeySample,
     options::Options,
     queries::{Queries, Query},
@@ -21,7 +22,7 @@ use super::{
 };
 use anyhow::{Context as _, Error, Result, anyhow};
 use lookaside_client::Network;
-use lookaside_protocol::{check_key, percent};
+use lookaside_protocol::check_key;
 use lookaside_telemetry::LogThrottle;
 use serde_json::json;
 use std::{fs, io::Write as _, sync::Arc, time::Duration};
@@ -53,7 +54,7 @@ impl<'a> RowComparison<'a> {
         };
         Ok(RowComparison {
             options,
-            database: AuditedDatabase::open(&options.database).await?,
+            database: AuditedDatabase::open(&options.database).await.context("--database")?,
             master,
             clusters: options.clusters.iter().map(|cluster| AuditedCluster::new(cluster, routers)).collect(),
             listing: KeyListing::new(&options.dump),
@@ -74,7 +75,7 @@ impl<'a> RowComparison<'a> {
         let keys_max = self.options.keys_max as usize;
         let mut sample = KeySample::new(keys_max, seed);
         if let Some(path) = &self.options.keys {
-            match fs::read(path).with_context(|| path.display().to_string()) {
+            match fs::read(path).with_context(|| format!("reading the keys in {}", path.display())) {
                 Ok(text) => {
                     let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
                     sample.extend(lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec));
@@ -113,7 +114,7 @@ impl<'a> RowComparison<'a> {
                 while let Some(suspect) = suspects.pop_due(Instant::now()) {
                     self.recheck(suspect, round).await?;
                 }
-                match self.observe(query, &values, key, cluster).await {
+                match self.observe(query, &values, key, cluster).await.with_context(|| comparing(key)) {
                     Ok(seen) => match classify(query.format, &seen) {
                         outcome if outcome.is_wrong() => {
                             let due_at = Instant::now() + Duration::from_millis(self.options.recheck_ms);
@@ -150,7 +151,7 @@ impl<'a> RowComparison<'a> {
     /// Reads a suspect again when it is due, and reports it if it is wrong still.
     async fn recheck(&mut self, suspect: Suspect<'_>, round: &mut AuditRound) -> Result<()> {
         sleep_until(suspect.due_at).await;
-        match self.confirm(&suspect).await {
+        match self.confirm(&suspect).await.with_context(|| comparing(suspect.key)) {
             Ok(outcome) => {
                 round.add(outcome);
                 if outcome.is_wrong() { self.report(&suspect, outcome, round).await } else { Ok(()) }
@@ -174,21 +175,24 @@ impl<'a> RowComparison<'a> {
 
     /// Prints a wrong value, and deletes it with --repair.
     async fn report(&mut self, suspect: &Suspect<'_>, outcome: Outcome, round: &mut AuditRound) -> Result<()> {
-        let cluster = &mut self.clusters[suspect.cluster];
-        let mut is_deleted = false;
-        if self.options.repair {
-            match cluster.delete(suspect.key).await {
-                Ok(()) => is_deleted = true,
-                Err(why) => self.count_failure(why, round)?,
-            }
-        }
+        let deleted = match self.options.repair {
+            true => Some(self.clusters[suspect.cluster].delete(suspect.key).await),
+            false => None,
+        };
+        let is_deleted = matches!(deleted, Some(Ok(())));
         round.repaired += u64::from(is_deleted);
-        self.print_wrong(suspect, outcome, is_deleted)
+        // Also if the delete has failed, which ends the audit with --once.
+        self.print_wrong(suspect, outcome, is_deleted)?;
+        match deleted {
+            Some(Err(why)) => {
+                self.count_failure(why.context(format!("deleting {}", printable_key(suspect.key))), round)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn print_wrong(&self, suspect: &Suspect<'_>, outcome: Outcome, is_deleted: bool) -> Result<()> {
-        let is_shown = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
-        let key = percent::encode_except(suspect.key, is_shown).to_string();
+        let key = printable_key(suspect.key);
         let (cluster, found) = (&self.clusters[suspect.cluster].name, Outcome::NAMES[outcome as usize]);
         let mut out = std::io::stdout().lock();
         match self.options.json {
@@ -200,15 +204,20 @@ impl<'a> RowComparison<'a> {
         Ok(out.flush()?)
     }
 
-    /// Counts and logs a failed comparison or listing; with --once it is the result.
+    /// Counts and logs a failed comparison, listing or delete, which `why` names; with --once it is the result.
     fn count_failure(&mut self, why: Error, round: &mut AuditRound) -> Result<()> {
         if self.options.once {
             return Err(why);
         }
         round.failed += 1;
         if let Some(suppressed) = self.throttle.allow(Instant::now()) {
-            eprintln!("lookaside audit: a comparison failed; the audit goes on: {why:#} ({suppressed} more before it)");
+            eprintln!("lookaside audit: {why:#}; the audit goes on ({suppressed} more failures before it)");
         }
         Ok(())
     }
+}
+
+/// The context of a comparison's error.
+fn comparing(key: &[u8]) -> String {
+    format!("comparing {}", printable_key(key))
 }

@@ -87,7 +87,7 @@ impl Application {
         values.iter().map(|value| parse_visits(&value.value)).collect()
     }
 
-    /// Changes a user in the master database, as one of its users, who then reads what he has written.
+    /// Changes a user in the master database, as one of its users, and then reads it as that user.
     async fn write_and_read(&self, client: &ClusterClient, id: u32) -> Result<()> {
         let write = client.begin_write(key(id)).await?;
         let written = self.master.write(id, &write.markers()).await;

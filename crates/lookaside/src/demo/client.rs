@@ -1,4 +1,4 @@
-//! The application's client of one cluster. In a replica region it sets remote markers, so that a user reads his own
+//! The application's client of one cluster. In a replica region it sets remote markers, so that users read their own
 //! writes although the region's database may not have them yet (§5).
 
 use anyhow::{Result, anyhow};

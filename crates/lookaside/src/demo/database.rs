@@ -55,8 +55,9 @@ impl DemoDatabase {
     pub async fn create_table(&self) -> Result<()> {
         match self {
             DemoDatabase::Sqlite { writer, .. } => {
-                let mut writer = writer.lock().expect("no writer panics");
-                create_sqlite_table(&mut writer).context("creating the table demo_users")
+                let writer = writer.clone();
+                let create = move || create_sqlite_table(&mut writer.lock().expect("no writer panics"));
+                tokio::task::spawn_blocking(create).await?.context("creating the table demo_users")
             }
             DemoDatabase::Mysql(pool) => create_mysql_table(pool).await,
             DemoDatabase::Postgres(table) => table.create().await.context("creating the table demo_users"),

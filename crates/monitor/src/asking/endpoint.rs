@@ -93,6 +93,7 @@ impl AskedEndpoint {
     pub(super) async fn find_servers(&mut self, key: &[u8]) -> Option<String> {
         let mut connection = self.connection.take()?;
         connection.set_timeout(self.timeout);
+        self.questions += 1;
         connection.send(&[b"get __mcrouter__.route(get,", key, b")\r\n"].concat()).await.ok()?;
         let mut servers = None;
         let on_part = |part: ReplyPart<'_>| {

@@ -218,3 +218,23 @@ async fn the_server_of_an_old_value_is_asked_for() {
     let routes = hosts.asked.lock().iter().filter(|(_, _, command)| command.starts_with("get ")).count();
     assert_eq!(routes, 1, "only the old value is asked for");
 }
+
+/// They were not counted: when many values were old, a router got up to twice the questions that --rate allows.
+#[tokio::test(start_paused = true)]
+async fn questions_for_the_servers_of_old_values_count_too() {
+    let hosts = PlayedHosts::new(|_, command| {
+        Some(match command.strip_prefix("get ") {
+            Some(name) => format!("VALUE {name} 0 15\r\n10.0.1.11:11211\r\nEND"),
+            None => "ME k exp=-1 la=0 cas=7 fetch=no cls=1 size=64 age=90000-91000 hidden=no".to_owned(),
+        })
+    });
+    let watched = Watched::start(&hosts, Through::Routers, &["r1:1"], 40);
+    let end = EndOfLog { begun_at: (watched.clock)(), position: Position("0".into()) };
+    watched.sampler.lock().add_end_of_log("log", end);
+    watched.commit((0..400).map(|n| format!("key:{n}")));
+    sleep(Duration::from_secs(10)).await;
+    let of_servers = hosts.asked.lock().iter().filter(|(_, _, command)| command.starts_with("get ")).count();
+    assert!(of_servers >= 40, "{of_servers} servers were asked for");
+    let most = hosts.most_in(2);
+    assert!((40..=2 * 40).contains(&most), "{most} questions in two seconds, 40 a second allowed");
+}

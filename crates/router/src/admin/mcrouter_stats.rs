@@ -12,13 +12,14 @@
 //! All is derived from what the connections and the sessions count anyway. A rate is over the time since the reading
 //! before ([`crate::stats::rates`]).
 
+use super::destination_sum::DestinationSum;
 use super::process_stats;
 use super::stats_command::StatsView;
 use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::write_stat;
 use crate::stats::rates::Count;
-use lookaside_client::{ConnectionState, ResultCounts, RetiredCounts, ServerResult};
+use lookaside_client::{ConnectionState, RetiredCounts, ServerResult};
 use lookaside_routing::{Destination as _, ErrorKind, RouteCounts, RouteStatistics, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn verb_name(verb: Verb) -> String {
 const OTHER_OPERATIONS: [&str; 2] = ["flushall", "flushre"];
 
 /// Kinds of errors by mcrouter's names: as servers' results, and as the routes count them.
-const ERROR_KINDS: [(&str, ServerResult, ErrorKind); 7] = [
+const REPORTED_ERRORS: [(&str, ServerResult, ErrorKind); 7] = [
     ("connect_error", ServerResult::ConnectError, ErrorKind::ConnectError),
     ("connect_timeout", ServerResult::ConnectTimeout, ErrorKind::ConnectTimeout),
     ("data_timeout", ServerResult::Timeout, ErrorKind::Timeout),
@@ -49,12 +50,7 @@ const OTHER_ERRORS: [&str; 2] = ["local_error", "deadline_exceeded_error"];
 /// All destinations and routes of all threads, summed.
 #[derive(Default)]
 struct Sums {
-    results: ResultCounts,
-    connections: [u64; ConnectionState::ALL.len()],
-    pending: u64,
-    in_flight: u64,
-    /// The sum of the destinations' averages, and their number.
-    latencies: (f64, u32),
+    destinations: DestinationSum,
     connects: u64,
     disconnects: u64,
     suspects: BTreeSet<String>,
@@ -71,16 +67,10 @@ impl Sums {
             sums.routes.push(tree.background_tasks().route_statistics().clone());
             for destination in tree.destinations() {
                 let report = destination.report();
-                sums.results.add(&report.results);
-                sums.connections[report.connection as usize] += 1;
-                sums.pending += report.pending;
-                sums.in_flight += report.in_flight;
+                sums.destinations.add(&report);
                 let statistics = destination.statistics();
                 sums.connects += statistics.connects;
                 sums.disconnects += statistics.disconnects;
-                if report.latency_us > 0.0 {
-                    sums.latencies = (sums.latencies.0 + report.latency_us, sums.latencies.1 + 1);
-                }
                 let address = destination.address().to_string();
                 if destination.is_tko() {
                     let tko = if destination.is_hard_tko() { &mut sums.hard_tko } else { &mut sums.soft_tko };
@@ -93,7 +83,7 @@ impl Sums {
         }
         let retired = view.tree.config().and_then(|config| config.destination_options().retired.as_deref());
         if let Some(RetiredCounts { results, connects, disconnects }) = retired {
-            sums.results.add(&results.snapshot());
+            sums.destinations.results.add(&results.snapshot());
             sums.connects += connects.value();
             sums.disconnects += disconnects.value();
         }
@@ -163,7 +153,7 @@ impl StatsView<'_> {
     fn write_rates(&self, sums: &Sums, out: &mut Vec<u8>) {
         let mut counts: Vec<Count> = Vec::new();
         for verb in Verb::ALL {
-            let (name, all) = (verb_name(verb), sums.results.sent(verb));
+            let (name, all) = (verb_name(verb), sums.destinations.results.sent(verb));
             let extra = sums.of_routes(|routes| routes.extra_sent(verb));
             counts.push((format!("cmd_{name}_out"), all.saturating_sub(extra)));
             counts.push((format!("cmd_{name}_out_all"), all));
@@ -239,8 +229,8 @@ fn request_counts(count: impl Fn(CommandClass, ResultClass) -> u64) -> Vec<Count
 fn result_counts(sums: &Sums) -> Vec<Count> {
     let mut counts = Vec::new();
     let (mut errors, mut errors_all) = (0, 0);
-    for (name, result, kind) in ERROR_KINDS {
-        let all = sums.results.of(result);
+    for (name, result, kind) in REPORTED_ERRORS {
+        let all = sums.destinations.results.of(result);
         let normal = all.saturating_sub(sums.of_routes(|routes| routes.extra_errors(kind)));
         (errors, errors_all) = (errors + normal, errors_all + all);
         counts.extend([(format!("result_{name}"), normal), (format!("result_{name}_all"), all)]);
@@ -253,19 +243,20 @@ fn result_counts(sums: &Sums) -> Vec<Count> {
 }
 
 fn write_gauges(sums: &Sums, out: &mut Vec<u8>) {
-    write_stat("num_servers", sums.connections.iter().sum::<u64>(), out);
+    let destinations = &sums.destinations;
+    write_stat("num_servers", destinations.connections.iter().sum::<u64>(), out);
     for state in ConnectionState::ALL {
-        write_stat(&format!("num_servers_{}", state.name()), sums.connections[state as usize], out);
+        write_stat(&format!("num_servers_{}", state.name()), destinations.connections[state as usize], out);
     }
     write_stat("num_suspect_servers", sums.suspects.len(), out);
     write_stat("num_soft_tko_count", sums.soft_tko.len(), out);
     write_stat("num_hard_tko_count", sums.hard_tko.len(), out);
-    write_stat("destination_pending_reqs", sums.pending, out);
-    write_stat("destination_inflight_reqs", sums.in_flight, out);
-    write_stat("proxy_reqs_processing", sums.pending + sums.in_flight, out);
+    write_stat("destination_pending_reqs", destinations.pending, out);
+    write_stat("destination_inflight_reqs", destinations.in_flight, out);
+    write_stat("proxy_reqs_processing", destinations.pending + destinations.in_flight, out);
     write_stat("proxy_reqs_waiting", 0, out);
-    write_stat("proxy_request_num_outstanding", sums.pending + sums.in_flight, out);
-    let latency_us = sums.latencies.0 / f64::from(sums.latencies.1.max(1));
+    write_stat("proxy_request_num_outstanding", destinations.pending + destinations.in_flight, out);
+    let latency_us = destinations.latency_us();
     write_stat("duration_us", format_args!("{latency_us:.3}"), out);
     write_stat("processing_time_us", format_args!("{latency_us:.3}"), out);
 }

@@ -21,6 +21,7 @@
 //! | `route_handles(VERB,KEY)` | the routes and servers on its way, by mcrouter's names ([`crate::tree::mcrouter_names`]) |
 //! | `explain(VERB,KEY)` | the same by the names of the configuration, with the requests and replies of each |
 
+mod destination_sum;
 mod mcrouter_stats;
 pub(crate) mod metrics_endpoint;
 mod process_stats;
@@ -65,53 +66,66 @@ impl AdminView<'_> {
         if let Some(request) = name.strip_prefix(b"spool_") {
             return self.reply_to_peer(request).await;
         }
-        if let Some(address) = arguments_of("spool", name) {
-            return self.spool_backlog(address);
-        }
-        if let Some(id) = arguments_of("coverage", name) {
-            return Some(self.shared.resize().text(id)?.as_bytes().to_vec());
-        }
-        if let Some(arguments) = arguments_of("route", name) {
-            return self.explain(arguments, client, |steps| steps.servers().join("\r\n")).await;
-        }
-        if let Some(arguments) = arguments_of("route_handles", name) {
-            let pools = self.tree.config().map(RouterConfig::pools).unwrap_or_default();
-            return self.explain(arguments, client, |steps| route_handles(steps, &pools)).await;
-        }
-        if let Some(key) = arguments_of("get_bucket", name) {
-            let pools = self.tree.config().map(RouterConfig::pools).unwrap_or_default();
-            let number = |steps: &_| match bucket(steps, &pools) {
-                Some(bucket) => bucket.to_string(),
-                None => "ERROR: no server of a pool is asked for this key".to_owned(),
-            };
-            return self.explain(&[b"get,", key].concat(), client, number).await;
-        }
-        if let Some(arguments) = arguments_of("explain", name) {
-            return self.explain(arguments, client, |steps| steps.to_string().trim_end().replace('\n', "\r\n")).await;
-        }
-        if let Some(report) = arguments_of("caught_up", name) {
-            return Some(self.tree.start_gate()?.report_caught_up(report).into_bytes());
-        }
-        if let Some(key_prefix) = arguments_of("flush_prefix", name) {
-            return Some(self.flush_prefix(key_prefix).await.into_bytes());
-        }
-        let text = match name {
-            b"read_permit" => self.read_permit().to_string(),
-            b"version" => self.version.to_owned(),
-            b"config_age" => status.age_s().to_string(),
-            b"config_file" => status.source,
-            b"spool" => self.tree.spool()?.report(),
-            b"coverage" => self.shared.resize().report()?,
-            b"spares" => self.tree.spares()?.report(),
-            b"start_gate" => self.start_gate_state(),
-            b"options" => self.option_lines(),
-            b"verbosity" => self.shared.log()?.verbosity().to_string(),
-            _ => match self.tree.config().and_then(|config| config_value(name, config, &status)) {
-                Some(value) => value,
-                None => self.function_value(name).unwrap_or_else(|| unknown_command(name)),
-            },
+        let (function, arguments) = parse_call(name);
+        let pools = || self.tree.config().map(RouterConfig::pools).unwrap_or_default();
+        let text = match (function, arguments) {
+            (b"read_permit", None) => self.read_permit().to_string(),
+            (b"version", None) => self.version.to_owned(),
+            (b"config_age", None) => status.age_s().to_string(),
+            (b"config_file", None) => status.source,
+            (b"spool", None) => self.tree.spool()?.report(),
+            (b"spool", Some(address)) => self.spool_backlog(address)?,
+            (b"coverage", None) => self.shared.resize().report()?,
+            (b"coverage", Some(id)) => self.shared.resize().text(id)?.to_string(),
+            (b"spares", None) => self.tree.spares()?.report(),
+            (b"start_gate", None) => self.start_gate_state(),
+            (b"caught_up", Some(report)) => self.tree.start_gate()?.report_caught_up(report),
+            (b"flush_prefix", Some(key_prefix)) => self.flush_prefix(key_prefix).await,
+            (b"options", None) => self.option_lines(),
+            (b"verbosity", None) => self.shared.log()?.verbosity().to_string(),
+            (b"route", Some(request)) => self.explain(request, client, |steps| steps.servers().join("\r\n")).await?,
+            (b"route_handles", Some(request)) => {
+                let pools = pools();
+                self.explain(request, client, |steps| route_handles(steps, &pools)).await?
+            }
+            (b"get_bucket", Some(key)) => {
+                let pools = pools();
+                let number = |steps: &_| match bucket(steps, &pools) {
+                    Some(bucket) => bucket.to_string(),
+                    None => "ERROR: no server of a pool is asked for this key".to_owned(),
+                };
+                self.explain(&[b"get,", key].concat(), client, number).await?
+            }
+            (b"explain", Some(request)) => {
+                let show = |steps: &Explanation| steps.to_string().trim_end().replace('\n', "\r\n");
+                self.explain(request, client, show).await?
+            }
+            _ => self.value_of_options(function, arguments, &status).unwrap_or_else(|| unknown_command(name)),
         };
         Some(text.into_bytes())
+    }
+
+    /// The value of an option, or of what the configuration in force has; `None` if it is unknown.
+    fn value_of_options(&self, function: &[u8], arguments: Option<&[u8]>, status: &ConfigStatus) -> Option<String> {
+        match (function, arguments) {
+            (b"options", Some(wanted)) => self.option_value(wanted),
+            (b"verbosity", Some(level)) => self.set_verbosity(level),
+            (b"failure_domains", Some(pool)) => {
+                let pool = self.tree.config()?.pools().remove(str::from_utf8(pool).ok()?)?;
+                Some(json!(failure_domains(&pool).collect::<BTreeMap<_, _>>()).to_string())
+            }
+            (name, None) => config_value(name, self.tree.config()?, status),
+            _ => None,
+        }
+    }
+
+    /// Sets the level of the log, and returns the change.
+    fn set_verbosity(&self, level: &[u8]) -> Option<String> {
+        let level = str::from_utf8(level).ok()?.parse().ok()?;
+        let log = self.shared.log()?;
+        let before = log.verbosity();
+        log.set_verbosity(level);
+        Some(format!("{before} -> {level}"))
     }
 
     /// Permits the client to read servers directly as this thread does ([`crate::read_permits`]).
@@ -157,22 +171,6 @@ impl AdminView<'_> {
         }
     }
 
-    /// The value of a key with an argument.
-    fn function_value(&self, name: &[u8]) -> Option<String> {
-        if let Some(wanted) = arguments_of("options", name) {
-            return self.option_value(wanted);
-        }
-        if let Some(pool) = arguments_of("failure_domains", name) {
-            let pool = self.tree.config()?.pools().remove(str::from_utf8(pool).ok()?)?;
-            return Some(json!(failure_domains(&pool).collect::<BTreeMap<_, _>>()).to_string());
-        }
-        let level = str::from_utf8(arguments_of("verbosity", name)?).ok()?.parse().ok()?;
-        let log = self.shared.log()?;
-        let before = log.verbosity();
-        log.set_verbosity(level);
-        Some(format!("{before} -> {level}"))
-    }
-
     fn option_lines(&self) -> String {
         let lines: Vec<_> = self.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
         lines.join("\r\n")
@@ -199,13 +197,12 @@ impl AdminView<'_> {
 
     /// The number of deletes that are spooled for a server, or `flush_pending`. Also retries the server at once,
     /// because the operator who reads this wants it back.
-    fn spool_backlog(&self, address: &[u8]) -> Option<Vec<u8>> {
+    fn spool_backlog(&self, address: &[u8]) -> Option<String> {
         let address = Address(str::from_utf8(address).ok()?.into());
         let spool = self.tree.spool()?;
         spool.retry_now(&address);
         let backlog = spool.backlog(&address);
-        let text = if backlog.flush_pending { "flush_pending".to_owned() } else { backlog.deletes.to_string() };
-        Some(text.into_bytes())
+        Some(if backlog.flush_pending { "flush_pending".to_owned() } else { backlog.deletes.to_string() })
     }
 
     /// Explains the request in `arguments`, `verb,key`, as text by `show`.
@@ -214,14 +211,13 @@ impl AdminView<'_> {
         arguments: &[u8],
         client: &Context,
         show: impl FnOnce(&Explanation) -> String,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<String> {
         let arguments = String::from_utf8_lossy(arguments);
         let (verb, key) = arguments.split_once(',')?;
-        let text = match self.tree.explain(verb, key, client).await? {
+        Some(match self.tree.explain(verb, key, client).await? {
             Ok(explanation) => show(&explanation),
             Err(why) => format!("ERROR: {why}"),
-        };
-        Some(text.into_bytes())
+        })
     }
 }
 
@@ -265,9 +261,13 @@ fn unknown_command(name: &[u8]) -> String {
     format!("ERROR: unknown command: {}", String::from_utf8_lossy(name))
 }
 
-/// The arguments in `function(arguments)`.
-fn arguments_of<'a>(function: &str, name: &'a [u8]) -> Option<&'a [u8]> {
-    name.strip_prefix(function.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
+/// The function and the arguments of `function(arguments)`; the arguments are `None` if there are no parentheses.
+fn parse_call(name: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let call = name.strip_suffix(b")").and_then(|call| {
+        let open = call.iter().position(|&byte| byte == b'(')?;
+        Some((&call[..open], Some(&call[open + 1..])))
+    });
+    call.unwrap_or((name, None))
 }
 
 /// Whether the key is gone after a delete with this outcome, or cannot be there.

@@ -7,10 +7,11 @@
 //!
 //! A server with two timeouts, in two pools, has two lines in `stats servers`.
 
+use super::destination_sum::DestinationSum;
 use crate::shared::SharedState;
 use crate::stats::counters::one_line;
 use crate::tree::mcrouter_names::access_point;
-use lookaside_client::{ConnectionState, DestinationReport, ResultCounts, ServerResult};
+use lookaside_client::{ConnectionState, ServerResult};
 use lookaside_routing::Destination as _;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +23,7 @@ pub(crate) fn server_lines(shared: &SharedState) -> BTreeMap<String, String> {
         for (address, settings, destination) in source.tree().destinations_with_settings() {
             let name = format!("{}-{}", access_point(address, settings), settings.server_timeout_ms);
             let server = servers.entry(name).or_default();
-            server.add(&destination.report());
+            server.threads.add(&destination.report());
             server.is_tko |= destination.is_tko();
             server.is_hard_tko |= destination.is_hard_tko();
         }
@@ -52,42 +53,27 @@ pub(crate) fn suspect_lines(shared: &SharedState) -> BTreeMap<String, String> {
 /// A server with one timeout, over all threads.
 #[derive(Default)]
 struct ServerSum {
-    /// The sum of the threads' averages, and their number.
-    latencies: (f64, u32),
-    pending: u64,
-    in_flight: u64,
+    threads: DestinationSum,
     is_tko: bool,
     is_hard_tko: bool,
-    connections: [u64; ConnectionState::ALL.len()],
-    results: ResultCounts,
 }
 
 impl ServerSum {
-    fn add(&mut self, report: &DestinationReport) {
-        if report.latency_us > 0.0 {
-            self.latencies = (self.latencies.0 + report.latency_us, self.latencies.1 + 1);
-        }
-        self.pending += report.pending;
-        self.in_flight += report.in_flight;
-        self.connections[report.connection as usize] += 1;
-        self.results.add(&report.results);
-    }
-
     fn to_line(&self) -> String {
-        let latency_us = self.latencies.0 / f64::from(self.latencies.1.max(1));
-        let mut line =
-            format!("avg_latency_us:{latency_us:.3} pending_reqs:{} inflight_reqs:{}", self.pending, self.in_flight);
+        let DestinationSum { results, connections, pending, in_flight, .. } = &self.threads;
+        let latency_us = self.threads.latency_us();
+        let mut line = format!("avg_latency_us:{latency_us:.3} pending_reqs:{pending} inflight_reqs:{in_flight}");
         if self.is_tko {
             line += if self.is_hard_tko { " hard_tko; " } else { " soft_tko; " };
         }
         for state in ConnectionState::ALL {
-            write_if_any(state.name(), self.connections[state as usize], &mut line);
+            write_if_any(state.name(), connections[state as usize], &mut line);
         }
-        if ServerResult::ALL.iter().any(|result| self.results.of(*result) > 0) {
+        if ServerResult::ALL.iter().any(|result| results.of(*result) > 0) {
             line.push(';');
         }
         for result in ServerResult::ALL {
-            write_if_any(result.name(), self.results.of(result), &mut line);
+            write_if_any(result.name(), results.of(result), &mut line);
         }
         line
     }
@@ -102,12 +88,23 @@ fn write_if_any(name: &str, count: u64, line: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_client::{DestinationReport, ResultCounts};
 
     #[test]
     fn counts_that_are_0_are_left_out() {
-        let mut server = ServerSum { connections: [1, 0, 0, 2], ..ServerSum::default() };
-        assert_eq!(server.to_line(), "avg_latency_us:0.000 pending_reqs:0 inflight_reqs:0 new:1 down:2");
-        (server.latencies, server.pending) = ((300.5, 2), 7);
+        let report = |connection, pending, latency_us| DestinationReport {
+            connection,
+            failures_in_a_row: 0,
+            pending,
+            in_flight: 0,
+            latency_us,
+            results: ResultCounts::default(),
+        };
+        let mut server = ServerSum::default();
+        server.threads.add(&report(ConnectionState::New, 0, 0.0));
+        assert_eq!(server.to_line(), "avg_latency_us:0.000 pending_reqs:0 inflight_reqs:0 new:1");
+        server.threads.add(&report(ConnectionState::Down, 3, 100.0));
+        server.threads.add(&report(ConnectionState::Down, 4, 200.5));
         (server.is_tko, server.is_hard_tko) = (true, true);
         assert_eq!(server.to_line(), "avg_latency_us:150.250 pending_reqs:7 inflight_reqs:0 hard_tko;  new:1 down:2");
     }

@@ -79,44 +79,11 @@ impl ServerStatus {
     }
 
     fn add(&mut self, destination: &Arc<TcpDestination>) {
-        let DestinationStatistics {
-            requests,
-            busy,
-            refused_tko,
-            outstanding,
-            writes,
-            answered_batches,
-            timed_out_batches,
-            late_batches,
-            disconnects,
-            connects,
-            connect_failures,
-            connections_lost,
-            malformed,
-            probes,
-            tko_marks,
-            relocations,
-        } = destination.statistics();
         self.destinations += 1;
         self.tko_threads += u64::from(destination.is_tko());
         self.hard_tko_threads += u64::from(destination.is_hard_tko());
         self.is_fenced |= destination.is_fenced();
         self.fenced_for = self.fenced_for.max(destination.fenced_for());
-        self.sum.requests += requests;
-        self.sum.busy += busy;
-        self.sum.refused_tko += refused_tko;
-        self.sum.outstanding += outstanding;
-        self.sum.writes += writes;
-        self.sum.answered_batches += answered_batches;
-        self.sum.timed_out_batches += timed_out_batches;
-        self.sum.late_batches += late_batches;
-        self.sum.disconnects += disconnects;
-        self.sum.connects += connects;
-        self.sum.connect_failures += connect_failures;
-        self.sum.connections_lost += connections_lost;
-        self.sum.malformed += malformed;
-        self.sum.probes += probes;
-        self.sum.tko_marks += tko_marks;
-        self.sum.relocations += relocations;
+        self.sum.add(&destination.statistics());
     }
 }

@@ -11,6 +11,7 @@ mod routes;
 mod servers;
 mod shadows;
 mod spool;
+mod stats_files;
 pub(crate) mod tls;
 mod window;
 
@@ -21,20 +22,21 @@ pub use listen::ListenOptions;
 pub use routes::RouteOptions;
 pub use servers::ServerOptions;
 pub use shadows::ShadowOptions;
+pub use spool::SpoolOptions;
+pub use stats_files::StatsFileOptions;
 pub use tls::TlsOptions;
 
 use crate::admin::stats_files::StatsFiles;
 use crate::config::dump::ConfigDump;
 use crate::frontend::limits::{CLIENT_REQUESTS_MAX, CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX, WRITE_STALL_MAX};
-use crate::spool::{Fsync, PeerMissing, SpoolSettings};
+use crate::spool::SpoolSettings;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
-use lookaside_routing::{Address, Defaults, MacroConstant, Security, TlsPolicy};
+use lookaside_routing::{Defaults, MacroConstant};
 use lookaside_telemetry::LogFormat;
 use mcrouter::{Translation, program_name, translate};
-use spool::{SpoolPeer, parse_fsync, parse_peer, parse_peer_missing};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -116,33 +118,9 @@ pub struct Options {
     #[command(flatten)]
     pub leases: LeaseOptions,
 
-    /// Spool deletes that a server does not answer in this directory, and do not read the server before they are
-    /// replayed (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One
-    /// directory per router
-    #[arg(long, short = 'a', visible_alias = "async-dir", value_name = "DIR")]
-    pub spool: Option<PathBuf>,
-    /// When spooled deletes survive a crash of this machine: `always` before they are acknowledged, `interval:MS` at
-    /// most that much later, `never` when the kernel writes them. A crash of the router alone loses none
-    #[arg(long, value_name = "POLICY", default_value = "always", value_parser = parse_fsync)]
-    pub spool_fsync: Fsync,
-    /// Maximum spooled bytes per server, 14 plus the key for each delete; beyond it the server is flushed (flush_all)
-    /// before it is read again
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4096..))]
-    pub spool_bytes_max: u64,
-    /// Maximum spooled bytes of all servers together
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(4096..))]
-    pub spool_total_bytes_max: u64,
-    /// The other routers of this cluster, by their addresses for clients, each with its own spool: none of them reads a
-    /// server for which this one has undelivered deletes. The suffix :ascii:ssl means TLS, verified by --pem-ca-path
-    #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = parse_peer)]
-    pub spool_peers: Vec<SpoolPeer>,
-    /// Seconds after which the peers give up this router's backlog if it is silent, and flush the server instead
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub spool_peer_timeout: u32,
-    /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it,
-    /// or `ignore`, so that the peer may read the deleted value
-    #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = parse_peer_missing)]
-    pub spool_peer_missing: PeerMissing,
+    /// The spool.
+    #[command(flatten)]
+    pub spool: SpoolOptions,
     /// After the start, refuse all requests but deletes until the invalidator has notified this router that it has
     /// caught up, for at most this many seconds; 0 serves at once. Without it, routers of a cluster that were all down
     /// show old values until their deletes have been delivered. Needs a lookaside-invalidator for this cluster
@@ -160,10 +138,6 @@ pub struct Options {
     #[arg(long, requires = "upgrade_socket")]
     pub take_over: bool,
 
-    /// Spool no deletes, even with --spool
-    #[arg(long)]
-    pub asynclog_disable: bool,
-
     /// Address for Prometheus metrics (GET /metrics): host:port, or a port of 127.0.0.1
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics_address: Option<String>,
@@ -179,12 +153,9 @@ pub struct Options {
     /// The name of this service in files and lines for operators
     #[arg(long, value_name = "NAME", default_value = "mcrouter")]
     pub service_name: String,
-    /// Write mcrouter's files of statistics, options and sources of the configuration into this folder
-    #[arg(long, value_name = "DIR")]
-    pub stats_root: Option<PathBuf>,
-    /// How often they are written, in milliseconds; 0 for never
-    #[arg(long, value_name = "MS", default_value_t = 10_000)]
-    pub stats_logging_interval: u64,
+    /// Files of statistics.
+    #[command(flatten)]
+    pub stats_files: StatsFileOptions,
     /// Append the log to this file, instead of writing it to standard error
     #[arg(short = 'L', long, value_name = "FILE")]
     pub log_path: Option<PathBuf>,
@@ -318,44 +289,20 @@ impl Options {
         })
     }
 
-    /// The spool's directory; `None` without a spool.
-    pub fn spool_directory(&self) -> Option<&Path> {
-        self.spool.as_deref().filter(|_| !self.asynclog_disable)
-    }
-
     /// The spool's settings.
     pub fn spool_settings(&self) -> SpoolSettings {
         let timeout_ms = self.servers.server_timeout.max(self.servers.connect_timeout.unwrap_or(0));
-        SpoolSettings {
-            bytes_max: self.spool_bytes_max,
-            total_bytes_max: self.spool_total_bytes_max,
-            fsync: self.spool_fsync,
-            timeout: Duration::from_millis(timeout_ms.into()),
-            peers: self.spool_peers.iter().map(|peer| peer.address.clone()).collect(),
-            peer_timeout: Duration::from_secs(self.spool_peer_timeout.into()),
-            peer_missing: self.spool_peer_missing,
-            seed: fastrand::u64(..),
-            ..SpoolSettings::default()
-        }
-    }
-
-    /// The TLS policy of each of the other routers.
-    pub fn peer_policies(&self) -> Vec<(Address, TlsPolicy)> {
-        let policy = |peer: &SpoolPeer| {
-            let security = if peer.is_tls { Security::Tls } else { Security::Plain };
-            (peer.address.clone(), TlsPolicy { security, certificate_name: None })
-        };
-        self.spool_peers.iter().map(policy).collect()
+        self.spool.settings(Duration::from_millis(timeout_ms.into()))
     }
 
     /// The router's name in files: that of its flavor, or its first port, or 0 without one.
     fn router_name(&self) -> String {
-        if let Some(name) = &self.flavor {
-            return name.clone();
+        let ListenOptions { ports, ssl_ports, unix_path, listen_sock_fd, .. } = &self.listen;
+        match &self.flavor {
+            Some(flavor) => flavor.clone(),
+            None if unix_path.is_some() || *listen_sock_fd >= 0 => "0".to_owned(),
+            None => ports.first().or(ssl_ports.first()).copied().unwrap_or(listen::DEFAULT_PORT).to_string(),
         }
-        let port = self.listen.ports.first().or(self.listen.ssl_ports.first()).copied();
-        let has_port = self.listen.unix_path.is_none() && self.listen.listen_sock_fd < 0;
-        port.filter(|_| has_port).unwrap_or(if has_port { listen::DEFAULT_PORT } else { 0 }).to_string()
     }
 
     /// The router's name in names of files, of statistics and in the log.
@@ -373,10 +320,9 @@ impl Options {
 
     /// The files of statistics; `None` without `--stats-root`.
     pub(crate) fn stats_files(&self) -> Option<StatsFiles> {
-        let root = self.stats_root.as_deref().filter(|root| !root.as_os_str().is_empty())?;
-        let interval = Duration::from_millis(self.stats_logging_interval);
+        let (root, interval) = self.stats_files.root_and_interval()?;
         let settings = self.settings();
-        (!interval.is_zero()).then(|| StatsFiles {
+        Some(StatsFiles {
             root: root.to_owned(),
             name: self.name_in_files(),
             interval,

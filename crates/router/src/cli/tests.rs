@@ -3,8 +3,11 @@
 use super::as_given::options_as_given;
 use super::*;
 use crate::frontend::listen::Endpoint;
+use crate::spool::Fsync;
 use lookaside_client::WindowSettings;
 use lookaside_client::config::Source;
+use lookaside_routing::Security;
+use std::path::Path;
 
 fn parse(arguments: &[&str]) -> Result<Options, UsageError> {
     Options::from_words(None, arguments.iter().map(OsString::from))
@@ -143,11 +146,11 @@ fn options_as_given_contain_no_secret() {
 #[test]
 fn spool_has_two_names() {
     let options = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses");
-    assert_eq!(options(&[]).spool_directory(), None);
+    assert_eq!(options(&[]).spool.directory(), None);
     for name in ["--spool", "--async-dir", "-a"] {
-        assert_eq!(options(&[name, "/spool"]).spool_directory(), Some(Path::new("/spool")));
+        assert_eq!(options(&[name, "/spool"]).spool.directory(), Some(Path::new("/spool")));
     }
-    assert_eq!(options(&["-a", "/spool", "--asynclog-disable"]).spool_directory(), None);
+    assert_eq!(options(&["-a", "/spool", "--asynclog-disable"]).spool.directory(), None);
     let policy = |text| options(&["--spool-fsync", text]).spool_settings().fsync;
     assert_eq!((policy("always"), policy("never")), (Fsync::Always, Fsync::Never));
     assert_eq!(policy("interval:50"), Fsync::Interval(Duration::from_millis(50)));
@@ -159,7 +162,7 @@ fn spool_has_two_names() {
 #[test]
 fn peers_may_use_tls() {
     let line = ["--config-str", "{}", "-a", "/spool", "--spool-peers", "a:1,b:2:ascii:ssl,[::1]:3:ascii:plain"];
-    let policies = parse(&line).expect("parses").peer_policies();
+    let policies = parse(&line).expect("parses").spool.peer_policies();
     let securities: Vec<_> = policies.iter().map(|(address, policy)| (&*address.0, policy.security)).collect();
     assert_eq!(securities, [("a:1", Security::Plain), ("b:2", Security::Tls), ("[::1]:3", Security::Plain)]);
     for bad in ["a", "a:0", ":1", "a:1:ssl"] {

@@ -9,6 +9,7 @@
 
 use super::last_good::replace_file;
 use lookaside_client::config::read_config_file;
+use lookaside_protocol::percent;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -73,18 +74,8 @@ impl ConfigDump {
     }
 
     fn copy_of(&self, path: &Path) -> PathBuf {
-        self.folder.join(format!("file-{}", percent_escaped(path.as_os_str().as_encoded_bytes())))
+        self.folder.join(format!("file-{}", percent::encode(path.as_os_str().as_encoded_bytes())))
     }
-}
-
-/// All bytes but letters, digits and `-_.~` as `%XX`.
-fn percent_escaped(bytes: &[u8]) -> String {
-    let escaped = |&byte: &u8| match byte {
-        b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    bytes.iter().map(escaped).collect()
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 
 use super::router_config::{RouterConfig, md5_digest};
 use lookaside_client::DestinationOptions;
-use lookaside_client::config::{POLL_INTERVAL, Source, read_config_file};
+use lookaside_client::config::{DEBOUNCE, POLL_INTERVAL, Source, read_config_file, read_stable};
 use lookaside_routing::{ConfigurationErrors, Defaults, MacroConstant, MacroInputs};
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 
 /// The texts of files, or why they cannot be read, by path.
 pub(crate) type Files = BTreeMap<PathBuf, Result<String, String>>;
@@ -68,20 +68,53 @@ impl ConfigInputs {
         Ok(config.with_imported(self.imported().into_iter().filter_map(digest).collect()))
     }
 
+    /// The same, while imported files may be replaced: the configuration is parsed until they stay as they were read for
+    /// a moment. A file that is absent for as long as its replacement takes must not give an `@import` its default.
+    pub(crate) async fn parse_stable(
+        &self,
+        text: &str,
+        defaults: &Defaults,
+        options: &DestinationOptions,
+    ) -> Result<RouterConfig, ConfigurationErrors> {
+        loop {
+            let parsed = self.parse(text, defaults, options);
+            if self.imported.lock().is_empty() {
+                return parsed;
+            }
+            sleep(DEBOUNCE).await;
+            if self.find_changed().await.is_empty() {
+                return parsed;
+            }
+        }
+    }
+
     /// What the configuration that was parsed last has imported.
     pub(crate) fn imported(&self) -> Files {
         self.imported.lock().clone()
     }
 
-    /// Resolves when an imported file has changed.
+    /// Resolves when an imported file has changed, and is not being replaced.
     pub(crate) async fn wait_for_change(&self) {
         loop {
             sleep(POLL_INTERVAL).await;
-            let imported = self.imported();
-            if imported.iter().any(|(path, content)| read_config_file(path) != *content) {
-                return;
+            for path in self.find_changed().await {
+                let stable = read_stable(&path).await;
+                if self.imported.lock().get(&path) != Some(&stable) {
+                    return;
+                }
             }
         }
+    }
+
+    /// The imported files that are not as they were when the configuration was parsed.
+    async fn find_changed(&self) -> Vec<PathBuf> {
+        let imported = self.imported();
+        if imported.is_empty() {
+            return Vec::new();
+        }
+        let is_changed = |(path, content): &(PathBuf, _)| read_config_file(path) != *content;
+        let find = move || imported.into_iter().filter(is_changed).map(|(path, _)| path).collect();
+        spawn_blocking(find).await.expect("reading does not panic")
     }
 }
 
@@ -111,8 +144,6 @@ mod tests {
         let parse = |text: &str| inputs.parse(text, &Defaults::default(), &DestinationOptions::default());
         let text = r#"{ "pools": { "A": "@import(file:pool.json)" }, "route": "PoolRoute|A" }"#;
         let config = parse(text).expect("it is valid");
-        let servers =
-            |config: &RouterConfig| config.servers().into_iter().map(|server| server.to_string()).collect::<Vec<_>>();
         assert_eq!(servers(&config), ["a:7"]);
         assert_eq!(inputs.imported().keys().collect::<Vec<_>>(), [&part]);
         fs::remove_file(&part).expect("there");
@@ -121,5 +152,61 @@ mod tests {
         assert!(parse(text).is_err_and(|errors| errors.to_string().contains("pool.json")));
         let plain = r#"{ "route": "NullRoute" } // kept"#;
         assert_eq!(parse(plain).expect("valid").text(), plain, "a text without inputs stays as it is");
+    }
+
+    const WITH_DEFAULT: &str = r#"{
+        "pools": { "A": { "type": "import", "path": "pool.json", "default": { "servers": ["default:1"] } } },
+        "route": "PoolRoute|A"
+    }"#;
+
+    fn servers(config: &RouterConfig) -> Vec<String> {
+        config.servers().into_iter().map(|server| server.to_string()).collect()
+    }
+
+    /// A program that deletes a file before it writes it again, or writes it in two steps, was caught in between: the
+    /// default came into force, a resize began, and the file's next content was another change.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_replaced_has_not_changed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (main, part) = (folder.path().join("router.json"), folder.path().join("pool.json"));
+        fs::write(&part, r#"{ "servers": ["a:1"] }"#).expect("written");
+        let inputs = ConfigInputs::new(&Source::File(main), BTreeMap::new());
+        let config = inputs.parse(WITH_DEFAULT, &Defaults::default(), &DestinationOptions::default()).expect("valid");
+        assert_eq!(servers(&config), ["a:1"]);
+        fs::remove_file(&part).expect("there");
+        let restore = async {
+            sleep(POLL_INTERVAL + DEBOUNCE / 2).await;
+            fs::write(&part, r#"{ "servers": ["a:1"] }"#).expect("written");
+        };
+        let waiting = tokio::time::timeout(POLL_INTERVAL * 5, inputs.wait_for_change());
+        assert!(tokio::join!(waiting, restore).0.is_err(), "the file is as it was");
+        fs::remove_file(&part).expect("there");
+        tokio::time::timeout(POLL_INTERVAL * 5, inputs.wait_for_change()).await.expect("it stays removed");
+    }
+
+    /// A configuration and what it imports are often replaced together. The import was read once, and if that was in
+    /// the middle of its replacement, the default was in force for a second.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_replaced_is_read_when_it_is_complete() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (main, part) = (folder.path().join("router.json"), folder.path().join("pool.json"));
+        let inputs = ConfigInputs::new(&Source::File(main), BTreeMap::new());
+        let (defaults, options) = (Defaults::default(), DestinationOptions::default());
+        let replace = async {
+            for content in [r#"{ "servers": ["#, r#"{ "servers": ["a:1"] }"#] {
+                sleep(DEBOUNCE / 2).await;
+                fs::write(&part, content).expect("written");
+            }
+        };
+        let (config, ()) = tokio::join!(inputs.parse_stable(WITH_DEFAULT, &defaults, &options), replace);
+        let config = config.expect("it is valid when it is complete");
+        assert_eq!((servers(&config), config.warnings()), (vec!["a:1".to_owned()], &[][..]));
+        // One that stays away gives the default, with a warning.
+        fs::remove_file(&part).expect("there");
+        let config = inputs.parse_stable(WITH_DEFAULT, &defaults, &options).await.expect("valid");
+        let warnings = config.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains("pool.json") && warning.ends_with("; the default is used"), "{warning}");
+        assert_eq!(servers(&config), ["default:1"]);
     }
 }

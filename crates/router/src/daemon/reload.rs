@@ -93,7 +93,7 @@ impl ConfigLoader {
         {
             tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
         }
-        let peers = options.peer_policies();
+        let peers = options.spool.peer_policies();
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
@@ -201,6 +201,13 @@ impl ConfigLoader {
         self.load_from(&text, &|path| read_config_file(path))
     }
 
+    /// The same for a change of the source, together with which imported files may be replaced.
+    async fn load_change(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+        let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
+        let parsed = self.inputs.parse_stable(&text, &self.defaults, &self.destination_options).await;
+        self.complete(parsed.map_err(|error| self.source.error_context(&error.to_string()))?)
+    }
+
     /// The same, with imported files that `read` reads.
     fn load_from(&self, text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Result<RouterConfig, String> {
         let config = self
@@ -294,7 +301,7 @@ impl ConfigLoader {
 /// The network to servers and to the other routers, where `--spool-peers-login` logs in.
 fn spool_network(options: &Options, network: Arc<TlsNetwork>) -> Result<Arc<dyn Network>, String> {
     let Some(file) = &options.auth.spool_peers_login else { return Ok(network) };
-    let peers = options.spool_peers.iter().map(|peer| peer.address.clone()).collect();
+    let peers = options.spool.peers().cloned().collect();
     let network = LoginNetwork::new(network, file, Some(peers)).map_err(|why| format!("--spool-peers-login: {why}"))?;
     Ok(Arc::new(network))
 }
@@ -333,8 +340,8 @@ pub(super) async fn reload_loop(
 ) {
     let ReloadHost { loader, shared } = host;
     loop {
-        let content = {
-            let next_content = async {
+        let (content, loaded) = {
+            let next_change = async {
                 loop {
                     tokio::select! {
                         biased;
@@ -346,21 +353,24 @@ pub(super) async fn reload_loop(
                             tracing::info!("imported file changed: reading the configuration");
                             watcher.request_read();
                         }
-                        content = watcher.next_change() => return content,
+                        content = watcher.next_change() => {
+                            let loaded = loader.load_change(content.clone()).await;
+                            return (content, loaded);
+                        }
                     }
                 }
             };
             // It may take longer than the time between two events.
-            let mut next_content = pin!(next_content);
+            let mut next_change = pin!(next_change);
             loop {
                 tokio::select! {
                     biased;
-                    content = &mut next_content => break content,
+                    change = &mut next_change => break change,
                     () = resizer.step(host) => {}
                 }
             }
         };
-        match loader.load(content.clone()) {
+        match loaded {
             Ok(config) => {
                 loader.save_last_good(&config, content.as_deref().ok());
                 tracing::info!(source = %loader.source, "configuration read; it is valid");

@@ -289,7 +289,7 @@ pub(super) fn open_spool(
     config: &RouterConfig,
     shared: &SharedState,
 ) -> Result<Option<Arc<Spool>>, String> {
-    let Some(directory) = options.spool_directory() else { return Ok(None) };
+    let Some(directory) = options.spool.directory() else { return Ok(None) };
     let tko_trackers =
         config.destination_options().tko_trackers.clone().expect("the options give all destinations one");
     let disk = Arc::new(FileDisk::open(directory)?);

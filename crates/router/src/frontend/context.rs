@@ -1,8 +1,8 @@
 //! State that the sessions of one thread share.
 
 use super::buffer_pool::BufferPool;
-use super::clients::Uses;
 use super::limits::Settings;
+use super::session_lru::UseClock;
 use crate::admin::AdminView;
 use crate::admin::stats_command::StatsView;
 use crate::shared::SharedState;
@@ -18,7 +18,7 @@ pub(crate) struct SessionContext {
     pub(crate) counters: Counters,
     pub(crate) results: VerbResults,
     pub(crate) buffers: BufferPool,
-    pub(crate) uses: Uses,
+    pub(crate) uses: UseClock,
     tree: RwLock<Arc<Tree>>,
 }
 
@@ -30,7 +30,7 @@ impl SessionContext {
             counters: Counters::default(),
             results: VerbResults::default(),
             buffers: BufferPool::default(),
-            uses: Uses::new(),
+            uses: UseClock::new(),
             tree: RwLock::new(Arc::new(tree)),
         }
     }

@@ -40,7 +40,7 @@ pub struct Settings {
     /// `flush_all` is sent to every server instead of being refused. Default false: one careless client would flush the
     /// whole cluster.
     pub flush_enabled: bool,
-    /// Those who may log in. Default none: clients are served without.
+    /// The users that may log in. Default `None`: clients are served without.
     pub users: Option<Arc<Users>>,
     /// Clients that have not logged in after this time are disconnected, if there are users. Default 30 s; `None` for no
     /// limit.

@@ -3,8 +3,8 @@
 //! | file | on the path of a request |
 //! |---|---|
 //! | `listen/`, `tls_accept` | accepts the connection |
-//! | `clients` | the order in which clients were last used, for the limit on connections |
-//! | `users` | who may log in, if clients must |
+//! | `session_lru` | the order in which sessions were last used, for the limit on connections |
+//! | `users` | the users that may log in, if clients must |
 //! | `session` | reads, and runs one batch after the other |
 //! | `parse`, `metaget`, `bad_input` | bytes to a batch |
 //! | `flow_control` | a batch in chunks, by the size of values |
@@ -12,7 +12,6 @@
 
 mod bad_input;
 pub(crate) mod buffer_pool;
-pub(crate) mod clients;
 pub(crate) mod context;
 mod error_text;
 pub(crate) mod flow_control;
@@ -22,5 +21,6 @@ pub(crate) mod metaget;
 pub(crate) mod parse;
 pub(crate) mod reply;
 pub(crate) mod session;
+pub(crate) mod session_lru;
 pub(crate) mod tls_accept;
 pub(crate) mod users;

@@ -36,12 +36,12 @@ pub use deletes::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
 
 use super::bad_input::BAD_KEY;
 use super::buffer_pool::SessionBuffers;
-use super::clients::SessionActivity;
 use super::context::SessionContext;
 use super::flow_control::ValueSizeEstimator;
 use super::limits::{Settings, WRITE_STALL_MAX};
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
+use super::session_lru::SessionActivity;
 use crate::admin_key::is_admin_key;
 use crate::shared::HeldBytesPermit;
 use crate::stats::command_class::CommandClass;

@@ -8,24 +8,9 @@
 
 use super::explain::{Explanation, Step};
 use crate::stats::counters::one_line;
-use lookaside_routing::{
-    Address, DestinationSettings, ErrorRouteConfig, Handle, Pool, PoolRouteConfig, Protocol, Security,
-};
+use lookaside_routing::{Address, DestinationSettings, Handle, Pool, Protocol, Security};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Types whose name is not that of the type without `Route`, in lower case with hyphens.
-const NAMES: [(&str, &str); 9] = [
-    ("DevNullRoute", "devnull"),
-    ("FailoverWithExptimeRoute", "failover"),
-    ("KeySplitRoute", "keysplit"),
-    ("L1L2CacheRoute", "l1l2-cache"),
-    ("L1L2SizeSplitRoute", "l1l2-sizesplit"),
-    ("LatestRoute", "failover"),
-    ("LoadBalancerRoute", "loadbalancer"),
-    ("SaltedFailoverRoute", "failover"),
-    ("SlowWarmUpRoute", "slow-warmup"),
-];
 
 /// How mcrouter names a server and how it is reached.
 pub(crate) fn access_point(address: &Address, settings: &DestinationSettings) -> String {
@@ -38,45 +23,10 @@ pub(crate) fn access_point(address: &Address, settings: &DestinationSettings) ->
     format!("{address}:{protocol}:{security}:notcompressed")
 }
 
-/// The names of a route, the outermost first: mcrouter has several routes in place of one. Options follow a name.
+/// The names of a route ([`RouteConfig::mcrouter_names`](lookaside_routing::RouteConfig::mcrouter_names)).
 pub(super) fn route_names(handle: &Handle) -> Vec<String> {
-    if let Some(route) = handle.config::<PoolRouteConfig>() {
-        return pool_route_names(route);
-    }
-    if let Some(route) = handle.config::<ErrorRouteConfig>() {
-        let logged = if route.is_logged() { "log" } else { "no-log" };
-        let response = if route.response.is_empty() { String::new() } else { format!("|{}", route.response) };
-        return vec![one_line(&format!("error|{logged}|{}{response}", route.result()))];
-    }
-    let label = handle.label();
-    let kind = label.split_once('|').map_or(&*label, |(kind, _)| kind);
-    let options = handle.options().into_iter().map(|(name, value)| format!("|{name}={value}"));
-    vec![type_name(kind) + &options.collect::<String>()]
-}
-
-/// The names of a pool, from its spool to what stands around each of its servers.
-fn pool_route_names(route: &PoolRouteConfig) -> Vec<String> {
-    let PoolRouteConfig { pool, hash, .. } = route;
-    let salt = if hash.salt.is_empty() { String::new() } else { format!("|salt={}", hash.salt) };
-    let asynclog = pool.settings.asynclog.then(|| format!("asynclog:{}", pool.name));
-    let hash = format!("hash|{}{salt}", hash.function.name());
-    let slow_warm_up = route.has_slow_warm_up().then(|| "slow-warmup".to_owned());
-    let window = route.outstanding_max().map(|limit| format!("outstanding-limit|limit={limit}"));
-    asynclog.into_iter().chain([hash]).chain(slow_warm_up).chain(window).collect()
-}
-
-fn type_name(kind: &str) -> String {
-    if let Some((_, name)) = NAMES.iter().find(|(own, _)| *own == kind) {
-        return (*name).to_owned();
-    }
-    let mut name = String::new();
-    for letter in kind.strip_suffix("Route").unwrap_or(kind).chars() {
-        if letter.is_ascii_uppercase() && !name.is_empty() {
-            name.push('-');
-        }
-        name.push(letter.to_ascii_lowercase());
-    }
-    name
+    // The text of an error is the operator's.
+    handle.mcrouter_names().iter().map(|name| one_line(name)).collect()
 }
 
 /// The options of a server, but for its pool.
@@ -263,23 +213,5 @@ mod tests {
         ];
         assert_eq!(lines[..5], expected, "{lines:?}");
         assert_eq!(names_of(r#""NullRoute""#).await.1, None, "no server is asked");
-    }
-
-    #[test]
-    fn names_of_types() {
-        for (kind, name) in [
-            ("AllSyncRoute", "all-sync"),
-            ("AllMajorityRoute", "all-majority"),
-            ("OperationSelectorRoute", "operation-selector"),
-            ("WarmUpRoute", "warm-up"),
-            ("LatestRoute", "failover"),
-            ("DevNullRoute", "devnull"),
-            ("BigValueRoute", "big-value"),
-            ("MissFailoverRoute", "miss-failover"),
-            ("L1L2CacheRoute", "l1l2-cache"),
-            ("NullRoute", "null"),
-        ] {
-            assert_eq!(type_name(kind), name);
-        }
     }
 }

@@ -31,4 +31,5 @@ impl Route for DevNullRoute {
 
 pub(crate) const TYPE: RouteType = RouteType::without_arguments("DevNullRoute", |_, tree| {
     Arc::new(DevNullRoute { statistics: tree.environment().statistics.clone() })
-});
+})
+.with_mcrouter_name("devnull");

@@ -175,16 +175,6 @@ impl ErrorRouteConfig {
     fn new(response: &str) -> Self {
         ErrorRouteConfig { response: response.to_owned(), result: RESULTS[0].name, is_logged: true }
     }
-
-    /// The name of the result, as configurations write it.
-    pub fn result(&self) -> String {
-        format!("mc_res_{}", self.result)
-    }
-
-    /// Whether refused requests are logged.
-    pub fn is_logged(&self) -> bool {
-        self.is_logged
-    }
 }
 
 impl RouteConfig for ErrorRouteConfig {
@@ -197,6 +187,12 @@ impl RouteConfig for ErrorRouteConfig {
             "" => self.name().to_owned(),
             response => format!("{}|{response}", self.name()),
         }
+    }
+
+    fn mcrouter_names(&self) -> Vec<String> {
+        let logged = if self.is_logged { "log" } else { "no-log" };
+        let response = if self.response.is_empty() { String::new() } else { format!("|{}", self.response) };
+        vec![format!("error|{logged}|mc_res_{}{response}", self.result)]
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

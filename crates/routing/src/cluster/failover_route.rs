@@ -31,11 +31,11 @@ use crate::{
     Outcomes, Route, RouteStatistics,
     cluster::support::{
         failover_limit::FailoverTokens,
-        failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
+        failover_options::{FAILOVER_KEYS, FailoverOptions},
         failover_policy::{ChildOrder, FailoverPolicy},
         lease_pairing::LeasePairs,
     },
-    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, TreeState},
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::{error_kind, worse},
     split::{Choices, Part, next, route_parts, scatter},
@@ -92,7 +92,7 @@ impl FailoverRoute {
         if let Some(limit) = options.limit {
             route = route.with_limit(limit);
         }
-        if let Some(SharedPairs(pairs)) = &options.pairs {
+        if let Some(TreeState(pairs)) = &options.pairs {
             route = route.with_lease_pairing(pairs.clone(), clock.clone());
         }
         if options.has_tag { route.with_tag() } else { route }
@@ -138,13 +138,13 @@ impl FailoverRoute {
             if !paired.is_empty() && paired.contains_key(&at) {
                 continue;
             }
-            let counts = self.errors.triggers_failover(kind(request), outcome);
-            self.policy.record_outcome(FIRST, counts);
-            self.count_failure(outcome, counts);
-            if counts {
-                let failures = u32::from(self.policy.is_failure(outcome));
+            let triggers_failover = self.errors.triggers_failover(kind(request), outcome);
+            self.policy.record_outcome(FIRST, triggers_failover);
+            self.count_failure(outcome, triggers_failover);
+            if triggers_failover {
+                let tries = u32::from(self.policy.counts_as_try(outcome));
                 let order = self.policy.order(request, self.children.len());
-                pending.push(Pending { at, order, next: 1, failures, is_spooled: *outcome == Err(Failure::Spooled) });
+                pending.push(Pending { at, order, next: 1, tries, is_spooled: *outcome == Err(Failure::Spooled) });
             }
         }
         let mut timed_out_at = None;
@@ -156,7 +156,7 @@ impl FailoverRoute {
             if time_limit == Some(Duration::ZERO) {
                 pending.retain(|pending| kind(&requests[pending.at]) == VerbKind::Delete);
             }
-            pending.retain(|pending| self.may_fail_over(&requests[pending.at], &outcomes[pending.at]));
+            pending.retain(|pending| self.take_failover_token(&requests[pending.at], &outcomes[pending.at]));
             if pending.is_empty() {
                 return outcomes;
             }
@@ -208,22 +208,22 @@ impl FailoverRoute {
         }
     }
 
-    /// Whether the limit allows that another child is asked after `outcome`.
-    fn may_fail_over(&self, request: &Request<Bytes>, outcome: &Outcome) -> bool {
+    /// Takes a token of the limit for another child after `outcome`; false if there is none.
+    fn take_failover_token(&self, request: &Request<Bytes>, outcome: &Outcome) -> bool {
         let Some(limit) = &self.limit else { return true };
         let is_free = kind(request) == VerbKind::Delete || FailoverError::of(outcome) == Some(FailoverError::Tko);
-        let may_fail_over = is_free || limit.try_take();
-        if !may_fail_over {
+        let is_allowed = is_free || limit.try_take();
+        if !is_allowed {
             self.statistics.counters.failover_conditional.add(1);
             self.statistics.counters.failover_rate_limited.add(1);
         }
-        may_fail_over
+        is_allowed
     }
 
-    /// Counts the outcome of a child if it is a failure; `counts`: whether another child is asked after it.
-    fn count_failure(&self, outcome: &Outcome, counts: bool) {
+    /// Counts the outcome of a child if it is a failure.
+    fn count_failure(&self, outcome: &Outcome, triggers_failover: bool) {
         match error_kind(outcome) {
-            Some(error) if counts => self.statistics.count_policy_error(error),
+            Some(error) if triggers_failover => self.statistics.count_policy_error(error),
             Some(_) if FailoverError::of(outcome).is_some() => self.statistics.counters.failover_conditional.add(1),
             _ => {}
         }
@@ -231,7 +231,7 @@ impl FailoverRoute {
 
     fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
         pending.next < pending.order.children.len()
-            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.failures))
+            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.tries))
     }
 
     /// Sends each pending request to its next child, concurrently. Requests that fail stay pending.
@@ -256,11 +256,11 @@ impl FailoverRoute {
                 next(outcomes_of_children.get_mut(&child).expect("the child of each pending request was asked"));
             let (verb, draws) = (Verb::of(&request.operation), pending.order.draws(pending.next));
             self.statistics.count_failover(verb, error_kind(&outcome), self.policy.kind(), draws);
-            let counts = self.errors.triggers_failover(kind(request), &outcome);
-            self.count_failure(&outcome, counts);
-            self.policy.record_outcome(child, counts);
+            let triggers_failover = self.errors.triggers_failover(kind(request), &outcome);
+            self.count_failure(&outcome, triggers_failover);
+            self.policy.record_outcome(child, triggers_failover);
             self.remember_lease(request, &outcome, child);
-            pending.failures += u32::from(self.policy.is_failure(&outcome));
+            pending.tries += u32::from(self.policy.counts_as_try(&outcome));
             pending.next += 1;
             match kind(request) {
                 VerbKind::Delete if pending.is_spooled => {
@@ -271,7 +271,7 @@ impl FailoverRoute {
                 VerbKind::Delete => true,
                 _ => {
                     outcomes[pending.at] = outcome;
-                    counts
+                    triggers_failover
                 }
             }
         });
@@ -304,7 +304,7 @@ struct Pending {
     order: ChildOrder,
     /// The next child, by index into the children of `order`.
     next: usize,
-    failures: u32,
+    tries: u32,
     /// Whether it is a delete that is spooled for the first child.
     is_spooled: bool,
 }

@@ -92,6 +92,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "failover".to_owned()
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);

@@ -142,6 +142,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "keysplit".to_owned()
+    }
+
     fn changes_keys(&self) -> bool {
         true
     }

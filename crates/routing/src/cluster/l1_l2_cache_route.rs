@@ -273,6 +273,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "l1l2-cache".to_owned()
+    }
+
     /// Deletes do not show which keys L2 has.
     fn changes_keys(&self) -> bool {
         self.settings.writes_l1_only

@@ -31,7 +31,7 @@ use crate::{
     cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::{Background, Clock, SharedRng},
-    outcome::is_error,
+    outcome::{is_busy, is_error, server_error},
     split::route_some,
     verb::VerbKind,
 };
@@ -365,14 +365,10 @@ fn store_in_l2(request: &Request<Bytes>, sentinel: &Sentinel) -> Request<Bytes> 
 /// An error of L2 as the client sees it: by name only.
 fn without_text(outcome: Outcome) -> Outcome {
     match outcome {
-        Ok(Reply::Error(ErrorReply::Server(why))) if why.starts_with(b"307") => server_error("307 busy"),
+        Ok(Reply::Error(ErrorReply::Server(why))) if is_busy(&why) => server_error("307 busy"),
         Ok(Reply::Error(ErrorReply::Server(_))) => server_error("remote error"),
         outcome => outcome,
     }
-}
-
-fn server_error(why: &'static str) -> Outcome {
-    Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
 }
 
 pub(crate) const TYPE: RouteType = RouteType::new("L1L2SizeSplitRoute", parse);
@@ -413,6 +409,10 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
 impl RouteConfig for Config {
     fn name(&self) -> &'static str {
         TYPE.name()
+    }
+
+    fn mcrouter_name(&self) -> String {
+        "l1l2-sizesplit".to_owned()
     }
 
     fn changes_keys(&self) -> bool {

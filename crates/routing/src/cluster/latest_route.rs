@@ -135,6 +135,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "failover".to_owned()
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
         Arc::new(LatestRoute::with_options(&children, &self.options, tree.environment()))
@@ -152,6 +156,10 @@ pub(crate) struct LatestOfPool {
 impl RouteConfig for LatestOfPool {
     fn name(&self) -> &'static str {
         TYPE.name()
+    }
+
+    fn mcrouter_name(&self) -> String {
+        "failover".to_owned()
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {

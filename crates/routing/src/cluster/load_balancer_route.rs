@@ -115,6 +115,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "loadbalancer".to_owned()
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
         LoadBalancerRoute::build(children, &self.options, tree.environment())
@@ -132,6 +136,10 @@ pub(crate) struct LoadBalancerOfPool {
 impl RouteConfig for LoadBalancerOfPool {
     fn name(&self) -> &'static str {
         TYPE.name()
+    }
+
+    fn mcrouter_name(&self) -> String {
+        "loadbalancer".to_owned()
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {

@@ -92,16 +92,6 @@ impl PoolRouteConfig {
     pub(crate) fn new(pool: Arc<Pool>, hash: KeyHash) -> Self {
         PoolRouteConfig { pool, hash, layers: ServerLayers::default() }
     }
-
-    /// The window of each server; `None` if there is none.
-    pub fn outstanding_max(&self) -> Option<u32> {
-        self.layers.outstanding_max
-    }
-
-    /// Whether other servers are asked while a server is cold.
-    pub fn has_slow_warm_up(&self) -> bool {
-        self.layers.slow_warm_up.is_some()
-    }
 }
 
 /// The routes around each server of a pool.
@@ -191,6 +181,17 @@ impl RouteConfig for PoolRouteConfig {
 
     fn key_hash(&self) -> Option<(&KeyHash, usize)> {
         Some((&self.hash, self.pool.servers.len()))
+    }
+
+    /// From the spool of the pool to what stands around each of its servers.
+    fn mcrouter_names(&self) -> Vec<String> {
+        let PoolRouteConfig { pool, hash, layers } = self;
+        let salt = if hash.salt.is_empty() { String::new() } else { format!("|salt={}", hash.salt) };
+        let asynclog = pool.settings.asynclog.then(|| format!("asynclog:{}", pool.name));
+        let hash = format!("hash|{}{salt}", hash.function.name());
+        let slow_warm_up = layers.slow_warm_up.as_ref().map(|_| "slow-warmup".to_owned());
+        let window = layers.outstanding_max.map(|limit| format!("outstanding-limit|limit={limit}"));
+        asynclog.into_iter().chain([hash]).chain(slow_warm_up).chain(window).collect()
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

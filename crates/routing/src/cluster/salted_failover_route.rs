@@ -84,6 +84,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn mcrouter_name(&self) -> String {
+        "failover".to_owned()
+    }
+
     fn pool(&self) -> Option<&Arc<Pool>> {
         Some(&self.pool)
     }

@@ -37,7 +37,7 @@ use crate::{
         staging_route::{time_left_request, time_left_s},
         support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
     },
-    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, TreeState},
     environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
@@ -253,7 +253,7 @@ struct Config {
     exptime: CopyExptime,
     hold_off_ms: u32,
     /// When it ends, and its progress; `None` if it does not end by itself.
-    end: Option<(WarmUpEnd, SharedProgress)>,
+    end: Option<(WarmUpEnd, TreeState<WarmUpProgress>)>,
 }
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
@@ -275,7 +275,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         object.get("end_share").map_or(Ok(default.share), |node| node.number("a part of all reads", 0.0, 1.0))?;
     let after_s = object.integer_or("end_after", "seconds", EXPTIME_RELATIVE_S_MAX, default.after_s as i64)? as u64;
     Ok(Handle::route(Config {
-        end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
+        end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, TreeState::default())),
         exptime,
         hold_off_ms,
         cold: parser.parse_required(object, "cold")?,
@@ -297,21 +297,9 @@ impl RouteConfig for Config {
         let route = WarmUpRoute::new(cold, warm, self.exptime, self.hold_off_ms);
         let Environment { clock, log, .. } = tree.environment();
         Arc::new(match &self.end {
-            Some((when, SharedProgress(progress))) => {
-                route.with_end(*when, progress.clone(), clock.clone(), log.clone())
-            }
+            Some((when, TreeState(progress))) => route.with_end(*when, progress.clone(), clock.clone(), log.clone()),
             None => route,
         })
-    }
-}
-
-/// The progress of a warm-up, shared by all trees of one configuration. State, not description: any two are equal.
-#[derive(Clone, Debug, Default)]
-struct SharedProgress(Arc<WarmUpProgress>);
-
-impl PartialEq for SharedProgress {
-    fn eq(&self, _: &Self) -> bool {
-        true
     }
 }
 

@@ -83,7 +83,7 @@ impl fmt::Display for ConfigurationError {
     }
 }
 
-/// A part of a configuration that was ignored.
+/// A part of a configuration that was ignored, or that may mean something else than intended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationWarning {
     /// From 1.
@@ -92,7 +92,7 @@ pub struct ConfigurationWarning {
     pub column: usize,
     /// As in [`ConfigurationError::path`].
     pub path: String,
-    /// The part that was ignored.
+    /// What it is, and why.
     pub message: String,
 }
 

@@ -54,10 +54,10 @@ impl Handle {
         }
     }
 
-    /// As [`RouteConfig::options`]; none for other nodes.
-    pub fn options(&self) -> Vec<(&'static str, String)> {
+    /// As [`RouteConfig::mcrouter_names`]; none for other nodes.
+    pub fn mcrouter_names(&self) -> Vec<String> {
         match self {
-            Handle::Route(config) => config.options(),
+            Handle::Route(config) => config.mcrouter_names(),
             _ => Vec::new(),
         }
     }
@@ -103,6 +103,18 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
         Vec::new()
     }
 
+    /// The name that mcrouter prints for the type: by default the type without `Route`, in lower case with hyphens.
+    fn mcrouter_name(&self) -> String {
+        hyphenated(self.name())
+    }
+
+    /// What mcrouter prints for the route, the outermost first: it has several routes in the place of some. By default
+    /// the name of the type, with the options behind it.
+    fn mcrouter_names(&self) -> Vec<String> {
+        let options = self.options().into_iter().map(|(name, value)| format!("|{name}={value}"));
+        vec![self.mcrouter_name() + &options.collect::<String>()]
+    }
+
     /// The hash by which the route picks one of its children for a key, and the number of these; `None` if it picks
     /// otherwise.
     fn key_hash(&self) -> Option<(&KeyHash, usize)> {
@@ -122,6 +134,18 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
 
     /// Builds the route and its children.
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route>;
+}
+
+/// The name of a type without `Route`, in lower case with hyphens.
+pub(super) fn hyphenated(name: &str) -> String {
+    let mut hyphenated = String::new();
+    for letter in name.strip_suffix("Route").unwrap_or(name).chars() {
+        if letter.is_ascii_uppercase() && !hyphenated.is_empty() {
+            hyphenated.push('-');
+        }
+        hyphenated.push(letter.to_ascii_lowercase());
+    }
+    hyphenated
 }
 
 /// Builds the children of routes, and provides the environment.
@@ -168,5 +192,22 @@ impl<T: Any + PartialEq> DynEq for T {
 impl PartialEq for dyn RouteConfig {
     fn eq(&self, other: &Self) -> bool {
         self.equals(other as &dyn Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_types_are_separated_by_hyphens() {
+        for (kind, name) in [
+            ("AllSyncRoute", "all-sync"),
+            ("OperationSelectorRoute", "operation-selector"),
+            ("BigValueRoute", "big-value"),
+            ("NullRoute", "null"),
+        ] {
+            assert_eq!(hyphenated(kind), name);
+        }
     }
 }

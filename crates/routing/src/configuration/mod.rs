@@ -26,6 +26,7 @@ mod pools;
 mod route_type;
 mod runtime_variables;
 mod transport;
+mod tree_state;
 
 pub use big_values::BigValueSettings;
 pub use defaults::{Defaults, PlaceTimeouts};
@@ -47,3 +48,4 @@ pub(crate) use route_type::RouteType;
 pub(crate) use runtime_variables::parse_key_fraction;
 pub use runtime_variables::parse_runtime_variables;
 pub use transport::{Protocol, Security, TlsPolicy, Transport};
+pub(crate) use tree_state::TreeState;

@@ -8,7 +8,7 @@
 
 use super::{
     error::ConfigurationError,
-    handle::{Handle, RouteConfig, TreeBuilder},
+    handle::{Handle, RouteConfig, TreeBuilder, hyphenated},
     json_cursor::{Keys, Node, Object},
     parser::Parser,
 };
@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(crate) struct RouteType {
     name: &'static str,
     alias: Option<&'static str>,
+    /// As [`RouteConfig::mcrouter_name`], of a type without arguments of its own; `None` for the default.
+    mcrouter_name: Option<&'static str>,
     arguments: Arguments,
     /// For a type whose object form may stand for several routes of a list.
     parse_list: Option<ParseList>,
@@ -43,17 +45,23 @@ type BuildRoute = fn(&[Handle], &mut dyn TreeBuilder) -> Arc<dyn Route>;
 impl RouteType {
     /// A type that is written as an object with `"type": name`.
     pub(crate) const fn new(name: &'static str, parse: ParseObject) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::Own { parse, parse_short: None }, parse_list: None }
+        RouteType {
+            name,
+            alias: None,
+            mcrouter_name: None,
+            arguments: Arguments::Own { parse, parse_short: None },
+            parse_list: None,
+        }
     }
 
     /// A type with a list of children, at least one, and no other argument. It has a short form, too.
     pub(crate) const fn of_children(name: &'static str, build: BuildRoute) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::Children(build), parse_list: None }
+        RouteType { name, alias: None, mcrouter_name: None, arguments: Arguments::Children(build), parse_list: None }
     }
 
     /// A type without arguments. It has a short form, too. `build` gets no children.
     pub(crate) const fn without_arguments(name: &'static str, build: BuildRoute) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::None(build), parse_list: None }
+        RouteType { name, alias: None, mcrouter_name: None, arguments: Arguments::None(build), parse_list: None }
     }
 
     /// Adds a short form to a type with arguments of its own.
@@ -72,6 +80,12 @@ impl RouteType {
 
     pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
         RouteType { alias: Some(alias), ..self }
+    }
+
+    /// Gives a type without arguments of its own another name of mcrouter than the default.
+    pub(crate) const fn with_mcrouter_name(self, name: &'static str) -> RouteType {
+        assert!(!matches!(self.arguments, Arguments::Own { .. }), "its description has the name");
+        RouteType { mcrouter_name: Some(name), ..self }
     }
 
     pub(crate) const fn name(&self) -> &'static str {
@@ -136,7 +150,7 @@ impl RouteType {
     }
 
     fn handle(&self, children: Vec<Handle>, build: BuildRoute) -> Handle {
-        Handle::route(ChildrenConfig { name: self.name, children, build })
+        Handle::route(ChildrenConfig { name: self.name, mcrouter_name: self.mcrouter_name, children, build })
     }
 }
 
@@ -144,6 +158,8 @@ impl RouteType {
 #[derive(Debug)]
 struct ChildrenConfig {
     name: &'static str,
+    /// `None` for the default.
+    mcrouter_name: Option<&'static str>,
     children: Vec<Handle>,
     build: BuildRoute,
 }
@@ -158,6 +174,10 @@ impl PartialEq for ChildrenConfig {
 impl RouteConfig for ChildrenConfig {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn mcrouter_name(&self) -> String {
+        self.mcrouter_name.map_or_else(|| hyphenated(self.name), str::to_owned)
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

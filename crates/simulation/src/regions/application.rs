@@ -37,7 +37,7 @@ pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(1);
 /// In each cluster.
 const USERS: usize = 2;
 const READERS: usize = 2;
-/// Reads of a user after each of his writes.
+/// Reads by a user after each of their writes.
 const READS: usize = 3;
 /// The longest time between them.
 const OWN_READ_INTERVAL_MAX: Duration = Duration::from_millis(60);

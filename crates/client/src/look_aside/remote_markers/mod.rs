@@ -1,4 +1,4 @@
-//! Remote markers (§5 of the paper): a user in a replica region reads his own writes although replication lags.
+//! Remote markers (§5 of the paper): users in a replica region read their own writes although replication lags.
 //!
 //! ```text
 //!   write of k:  1. set a marker of k in the regional pool         RegionalClient::begin_write

@@ -49,7 +49,7 @@ pub fn check(
     let found = find_unsafe(kind, &value, filters.unwrap_or(&LogFilters::default()));
     let (accepted, others): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|(setting, _)| options.accepted.contains(setting));
-    let (borne, refused): (Vec<_>, Vec<_>) = others
+    let (tolerated, refused): (Vec<_>, Vec<_>) = others
         .into_iter()
         .partition(|(setting, _)| strictness == Strictness::LosingNow && setting.is_harmless_until_a_failure());
     if !refused.is_empty() {
@@ -58,8 +58,8 @@ pub fn check(
     }
     let mut warnings: Vec<String> =
         accepted.into_iter().map(|(setting, why)| format!("accept-unsafe={}: {why}", setting.name())).collect();
-    let each = borne.into_iter().map(|(setting, why)| {
-        format!("{why}; {}. THE NEXT START IS REFUSED; deletes go on until then", setting.acceptance())
+    let each = tolerated.into_iter().map(|(setting, why)| {
+        format!("{why}; {}; the next start is refused unless this is corrected", setting.acceptance())
     });
     warnings.extend(each);
     if filters.is_none() {

@@ -154,8 +154,8 @@ impl<'a> Translator<'a> {
                 _ => self.skip_unknown(&format!("--{name}"), name, attached.is_some(), rest),
             };
         }
-        match text.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
-            Some(cluster) => self.translate_cluster(cluster, rest),
+        match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            Some(letters) => self.translate_short_flags(letters, rest),
             None if self.flavor.is_none() => {
                 self.flavor = Some(text.into());
                 Ok(())
@@ -165,11 +165,11 @@ impl<'a> Translator<'a> {
     }
 
     /// Short flags in one word: toggles, and at most one with a value behind it.
-    fn translate_cluster(&mut self, cluster: &str, rest: &mut Words) -> Result<(), String> {
-        let mut letters = cluster.char_indices();
+    fn translate_short_flags(&mut self, flags: &str, rest: &mut Words) -> Result<(), String> {
+        let mut letters = flags.char_indices();
         while let Some((at, letter)) = letters.next() {
             let Some(flag) = self.find(|flag| flag.short == Some(letter)) else {
-                return self.skip_unknown(&format!("-{letter}"), &cluster[at..], letters.next().is_some(), rest);
+                return self.skip_unknown(&format!("-{letter}"), &flags[at..], letters.next().is_some(), rest);
             };
             if flag.value != ValueKind::Toggle {
                 let attached = letters.as_str();
@@ -206,7 +206,10 @@ impl<'a> Translator<'a> {
                 Some(other) if restricts_access(flag) => {
                     Err(format!("--{} {other}: expected 0, 1, true or false", flag.name))
                 }
-                Some(other) => self.note(format!("--{} {other}: expected 0 or 1; the default stays", flag.name)),
+                Some(other) => {
+                    self.note(format!("--{} {other}: expected 0 or 1; the default stays", flag.name));
+                    Ok(())
+                }
             },
             ValueKind::Level => self.apply_level(flag, attached, rest),
             ValueKind::Optional => self.apply_value(flag, attached.map(OsString::from)),
@@ -302,7 +305,10 @@ impl<'a> Translator<'a> {
                     self.level = Some(level);
                     0
                 }
-                Err(_) => return self.note(format!("--{} {text}: not a number; the default stays", flag.name)),
+                Err(_) => {
+                    self.note(format!("--{} {text}: not a number; the default stays", flag.name));
+                    return Ok(());
+                }
             },
         };
         self.level = Some(self.level.unwrap_or(0).saturating_add(more));
@@ -319,11 +325,12 @@ impl<'a> Translator<'a> {
     fn note_or_refuse(&mut self, flag: Flag<'_>) -> Result<(), String> {
         let name = flag.name;
         match flag.effect {
-            Effect::Own(_) | Effect::Same(_) => Ok(()),
+            Effect::Own(_) | Effect::Same(_) => {}
             Effect::Useless(why) => self.note(format!("--{name} has no effect: {why}")),
             Effect::Missing(what) => self.note(format!("--{name} is not supported: {what}")),
-            Effect::Refused(why) => Err(format!("--{name}: {why}; remove it to start without")),
+            Effect::Refused(why) => return Err(format!("--{name}: {why}; remove it to start without")),
         }
+        Ok(())
     }
 
     fn skip_unknown(&mut self, shown: &str, name: &str, has_value: bool, rest: &mut Words) -> Result<(), String> {
@@ -344,12 +351,12 @@ impl<'a> Translator<'a> {
         }
         let known = FLAGS.iter().chain(&self.own).map(|flag| flag.name);
         let meant = nearest_name(name, known).map(|meant| format!(" (did you mean --{meant}?)"));
-        self.note(format!("Unrecognized option: {shown}{}", meant.unwrap_or_default()))
+        self.note(format!("Unrecognized option: {shown}{}", meant.unwrap_or_default()));
+        Ok(())
     }
 
-    fn note(&mut self, line: String) -> Result<(), String> {
+    fn note(&mut self, line: String) {
         self.done.notes.push(line);
-        Ok(())
     }
 
     fn finish(self) -> Translation {

@@ -15,11 +15,11 @@ use super::{BigValueRoute, Manifest};
 use crate::{
     Batch, Context, Outcome, Outcomes,
     cluster::staging_route::{time_left_request, time_left_s},
-    outcome::is_error,
+    outcome::{is_error, server_error},
     split::route_some,
 };
 use bytes::Bytes;
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode};
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 
 /// How often an append to a split value is tried while other clients change the value.
 const TRIES_MAX: usize = 5;
@@ -94,8 +94,4 @@ fn extended_value(value: &Bytes, operation: &Operation<Bytes>) -> Bytes {
         Operation::Store { mode: StoreMode::Prepend, value: more, .. } => [&more[..], value].concat().into(),
         _ => unreachable!("only appends are extended"),
     }
-}
-
-fn server_error(why: &'static str) -> Outcome {
-    Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
 }

@@ -16,7 +16,7 @@
 use super::{Copies, shadowed_keys::ShadowedKeys, token_pairs::TokenPairs};
 use crate::{
     Environment, KeyFraction, Route, SERVERS_MAX,
-    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, parse_key_fraction},
+    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, TreeState, parse_key_fraction},
 };
 use bytes::Bytes;
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
@@ -29,23 +29,13 @@ pub(crate) struct Shadow {
     keys: KeysConfig,
     /// From 0 to 1.
     requests_share: f64,
-    pairs: SharedTokenPairs,
+    pairs: TreeState<TokenPairs>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum KeysConfig {
     Fraction { range: Option<KeyFraction>, variable: Option<Arc<str>> },
     Listed(Arc<BTreeSet<Bytes>>),
-}
-
-/// State, not description: any two are equal.
-#[derive(Clone, Debug, Default)]
-struct SharedTokenPairs(Arc<TokenPairs>);
-
-impl PartialEq for SharedTokenPairs {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 impl Shadow {
@@ -130,7 +120,7 @@ fn parse_entry<'a>(node: &Node<'a>, parser: &mut Parser<'a>) -> Result<Shadow, C
     };
     // Last: what a target uses stays only if the entry does.
     let target = parser.handle_or_error(&target)?;
-    Ok(Shadow { target, indices, keys, requests_share, pairs: SharedTokenPairs::default() })
+    Ok(Shadow { target, indices, keys, requests_share, pairs: TreeState::default() })
 }
 
 fn parse_keys(node: &Node<'_>) -> Result<Arc<BTreeSet<Bytes>>, ConfigurationError> {

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     KeyHash, Picker,
-    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, parse_hash, parse_tags, suggestion},
+    configuration::{
+        ConfigurationError, Handle, Keys, Node, Object, Parser, TreeState, parse_hash, parse_tags, suggestion,
+    },
 };
 use std::sync::Arc;
 
@@ -23,13 +25,13 @@ pub(crate) struct FailoverOptions {
     /// The maximum number of children that are asked for one request, the first included.
     pub(crate) children_max: u32,
     /// The maximum number of failures of one request, in which `exclude_errors` are not counted.
-    pub(crate) failures_max: u32,
+    pub(crate) tries_max: u32,
     pub(crate) exclude_errors: FailoverErrorSet,
     pub(crate) limit: Option<FailoverLimit>,
     /// Whether keys are tagged for children other than the first.
     pub(crate) has_tag: bool,
     /// The lease pairs, shared by all trees that are built from this description; `None` without lease pairing.
-    pub(crate) pairs: Option<SharedPairs>,
+    pub(crate) pairs: Option<TreeState<LeasePairs>>,
 }
 
 impl Default for FailoverOptions {
@@ -38,22 +40,12 @@ impl Default for FailoverOptions {
             errors: FailoverErrors::default(),
             order: FailoverOrder::InOrder,
             children_max: u32::MAX,
-            failures_max: u32::MAX,
+            tries_max: u32::MAX,
             exclude_errors: FailoverErrorSet::NONE,
             limit: None,
             has_tag: false,
             pairs: None,
         }
-    }
-}
-
-/// Pairs of leases and children. State, not description: any two are equal.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedPairs(pub(crate) Arc<LeasePairs>);
-
-impl PartialEq for SharedPairs {
-    fn eq(&self, _: &Self) -> bool {
-        true
     }
 }
 
@@ -116,7 +108,7 @@ impl FailoverOptions {
         let options = FailoverOptions {
             limit: FailoverLimit::parse(object)?,
             has_tag: object.flag("failover_tag")?,
-            pairs: object.flag("enable_lease_pairing")?.then(SharedPairs::default),
+            pairs: object.flag("enable_lease_pairing")?.then(TreeState::default),
             ..FailoverOptions::default()
         };
         let children: Vec<&Handle> = children.iter().map(|child| parser.resolve(child)).collect();
@@ -137,7 +129,7 @@ impl FailoverOptions {
             }
             FailoverOrder::Rendezvous { tags, first } => FailoverPolicy::rendezvous(tags, first.choice()),
         };
-        policy.with_failures(self.failures_max, self.exclude_errors).with_children(self.children_max)
+        policy.with_tries(self.tries_max, self.exclude_errors).with_children(self.children_max)
     }
 
     /// The same for children of which it is not known here which come first.
@@ -189,8 +181,8 @@ fn parse_policy(
         }
         "LeastFailuresPolicy" => {
             object.check(&LEAST_FAILURES)?;
-            let failures_max = object.get("max_tries").map_or(Ok(u32::MAX), |node| parse_count(&node))?;
-            Ok(FailoverOptions { order: FailoverOrder::LeastFailures, failures_max, ..options })
+            let tries_max = object.get("max_tries").map_or(Ok(u32::MAX), |node| parse_count(&node))?;
+            Ok(FailoverOptions { order: FailoverOrder::LeastFailures, tries_max, ..options })
         }
         "RendezvousPolicy" => {
             object.check(&RENDEZVOUS)?;
@@ -203,7 +195,7 @@ fn parse_policy(
             Ok(FailoverOptions {
                 order: parse_by_key(object, children)?,
                 children_max: parse_count(&object.require("max_tries", "the maximum number of children to ask")?)?,
-                failures_max: parse_count(&object.require("max_error_tries", "the maximum number of failures")?)?,
+                tries_max: parse_count(&object.require("max_error_tries", "the maximum number of failures")?)?,
                 exclude_errors: object
                     .get("exclude_errors")
                     .map_or(Ok(FailoverErrorSet::NONE), |node| parse_error_set(&node))?,

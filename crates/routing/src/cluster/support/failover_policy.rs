@@ -42,7 +42,7 @@ const DOMAIN_DRAWS: u32 = 75;
 pub struct FailoverPolicy {
     order: Order,
     children_max: u32,
-    failures_max: u32,
+    tries_max: u32,
     exclude_errors: FailoverErrorSet,
 }
 
@@ -99,7 +99,7 @@ impl ChildOrder {
 
 impl FailoverPolicy {
     fn with_order(order: Order) -> Self {
-        FailoverPolicy { order, children_max: u32::MAX, failures_max: u32::MAX, exclude_errors: FailoverErrorSet::NONE }
+        FailoverPolicy { order, children_max: u32::MAX, tries_max: u32::MAX, exclude_errors: FailoverErrorSet::NONE }
     }
 
     /// One child after the other.
@@ -123,9 +123,9 @@ impl FailoverPolicy {
         Self::with_order(Order::Rendezvous { scores: Rendezvous::new(tags, &[]), first })
     }
 
-    /// Limits the number of failures (at least one), in which those of `exclude_errors` are not counted.
-    pub fn with_failures(mut self, failures_max: u32, exclude_errors: FailoverErrorSet) -> Self {
-        self.failures_max = failures_max.max(1);
+    /// Limits the number of tries (at least one): of failures, without those of `exclude_errors`.
+    pub fn with_tries(mut self, tries_max: u32, exclude_errors: FailoverErrorSet) -> Self {
+        self.tries_max = tries_max.max(1);
         self.exclude_errors = exclude_errors;
         self
     }
@@ -205,11 +205,11 @@ impl FailoverPolicy {
         (order, draws)
     }
 
-    /// Records an outcome of a child; `counts`: whether it is a failure after which another child is asked.
-    pub(crate) fn record_outcome(&self, child: usize, counts: bool) {
+    /// Records an outcome of a child, which `triggers_failover` or not.
+    pub(crate) fn record_outcome(&self, child: usize, triggers_failover: bool) {
         if let Order::LeastFailures(failures) = &self.order {
             let failures = &failures[child];
-            match counts {
+            match triggers_failover {
                 true => _ = failures.fetch_update(Relaxed, Relaxed, |failures| failures.checked_add(1)),
                 false if failures.load(Relaxed) > 0 => failures.store(0, Relaxed),
                 false => {}
@@ -217,15 +217,15 @@ impl FailoverPolicy {
         }
     }
 
-    /// Whether an outcome counts as a failure.
-    pub(crate) fn is_failure(&self, outcome: &Outcome) -> bool {
+    /// Whether a child that had this outcome counts as a try ([`FailoverPolicy::allows_try`]).
+    pub(crate) fn counts_as_try(&self, outcome: &Outcome) -> bool {
         let error = FailoverError::of(outcome);
         error.is_none_or(|error| error != FailoverError::Tko && !self.exclude_errors.contains(error))
     }
 
-    /// Whether a further child may be asked after this number of failures.
-    pub(crate) fn allows_try(&self, failures: u32) -> bool {
-        failures < self.failures_max
+    /// Whether a further child may be asked after this number of tries.
+    pub(crate) fn allows_try(&self, tries: u32) -> bool {
+        tries < self.tries_max
     }
 }
 

@@ -439,10 +439,14 @@ impl Expander<'_> {
     /// Warns, once for each function.
     fn warn_of_difference(&mut self, at: &Json, function: &str) {
         let start = format!("@{function} gives other results than mcrouter's");
-        if self.warnings.iter().any(|warning| warning.message.starts_with(&start)) {
+        self.warn_once(at, start + ": values that depend on it, such as servers, change when mcrouter is replaced");
+    }
+
+    /// Warns, once for each message: a value may be expanded many times.
+    pub(super) fn warn_once(&mut self, at: &Json, message: String) {
+        if self.warnings.iter().any(|warning| warning.message.starts_with(&message)) {
             return;
         }
-        let message = start + ": values that depend on it, such as servers, change when mcrouter is replaced";
         let ConfigurationError { line, column, path, message } = self.error(at, message);
         self.warnings.push(ConfigurationWarning { line, column, path, message });
     }

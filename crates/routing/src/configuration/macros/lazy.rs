@@ -111,7 +111,10 @@ pub(super) fn import(this: &mut Expander<'_>, at: &Json, arguments: &Arguments, 
     let path = path.strip_prefix("file:").unwrap_or(&path);
     let text = match ((this.inputs.import)(path), arguments.get("default")) {
         (Ok(text), _) => text,
-        (Err(_), Some(default)) => return this.expand_argument(at, default, scope),
+        (Err(why), Some(default)) => {
+            this.warn_once(at, format!("@import({path}): {why}; the default is used"));
+            return this.expand_argument(at, default, scope);
+        }
         (Err(why), None) => return Err(this.error(at, format!("@import({path}): {why}"))),
     };
     let mut imported = parse(&text).map_err(|error| this.error(at, format!("@import({path}): {error}")))?;

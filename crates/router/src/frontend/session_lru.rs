@@ -1,5 +1,5 @@
 //! The clients of one thread in the order of their last requests: at the limit on connections the least recently used one
-//! is closed for a new client. No request waits for it.
+//! is closed for a new entry. No request waits for it.
 //!
 //! A session counts as used whenever it reads. It is closed only while it waits for its client, with nothing in progress:
 //! a batch that has begun is always answered. A command of which a part has arrived is in progress too, for as long as
@@ -28,8 +28,8 @@ const ENDED_MAX: usize = 64;
 pub(crate) struct SessionActivity {
     /// The number of the last use in this thread.
     used_at: AtomicU64,
-    /// From when on it waits for its client with nothing in progress, by [`Uses::now_ms`]; [`IN_PROGRESS`] if it does not
-    /// wait.
+    /// From when on it waits for its client with nothing in progress, by [`UseClock::now_ms`]; [`IN_PROGRESS`] if it does
+    /// not wait.
     waits_from_ms: AtomicU64,
 }
 
@@ -59,17 +59,17 @@ impl SessionActivity {
     }
 }
 
-/// Numbers the uses of a thread's sessions.
+/// Numbers the uses of a thread's sessions, and gives their times.
 #[derive(Debug)]
-pub(crate) struct Uses {
+pub(crate) struct UseClock {
     last: AtomicU64,
     started: Instant,
 }
 
-impl Uses {
+impl UseClock {
     /// None yet.
-    pub(crate) fn new() -> Uses {
-        Uses { last: AtomicU64::new(0), started: Instant::now() }
+    pub(crate) fn new() -> UseClock {
+        UseClock { last: AtomicU64::new(0), started: Instant::now() }
     }
 
     /// The next number. Only this thread counts.
@@ -90,49 +90,49 @@ impl Uses {
     }
 }
 
-/// The sessions of one thread.
+/// The sessions of one thread, by their last uses.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(BinaryHeap<Reverse<Client>>);
+pub(crate) struct SessionLru(BinaryHeap<Reverse<LruEntry>>);
 
 #[derive(Debug)]
-struct Client {
+struct LruEntry {
     /// As it was when it was put into the heap.
     used_at: u64,
     activity: Arc<SessionActivity>,
     task: AbortHandle,
 }
 
-impl Client {
+impl LruEntry {
     fn has_ended(&self) -> bool {
         Arc::strong_count(&self.activity) == 1
     }
 }
 
-impl Clients {
+impl SessionLru {
     /// Adds a session, which holds `activity` as long as it lasts, and is ended by `task`.
     pub(crate) fn add(&mut self, activity: Arc<SessionActivity>, task: AbortHandle, running: usize) {
         if self.0.len() > 2 * running + ENDED_MAX {
-            self.0.retain(|Reverse(client)| !client.has_ended());
+            self.0.retain(|Reverse(entry)| !entry.has_ended());
         }
-        self.0.push(Reverse(Client { used_at: activity.used_at.load(Relaxed), activity, task }));
+        self.0.push(Reverse(LruEntry { used_at: activity.used_at.load(Relaxed), activity, task }));
     }
 
     /// Closes the least recently used of the sessions that wait for their clients at this time. False if none was found.
     pub(crate) fn close_least_recently_used(&mut self, now_ms: u64) -> bool {
         let mut busy = Vec::new();
         let closed = loop {
-            let Some(Reverse(client)) = self.0.pop() else { break false };
-            let used_at = client.activity.used_at.load(Relaxed);
-            if client.has_ended() {
+            let Some(Reverse(entry)) = self.0.pop() else { break false };
+            let used_at = entry.activity.used_at.load(Relaxed);
+            if entry.has_ended() {
                 continue;
             }
-            if used_at != client.used_at {
-                self.0.push(Reverse(Client { used_at, ..client }));
-            } else if client.activity.is_waiting(now_ms) {
-                client.task.abort();
+            if used_at != entry.used_at {
+                self.0.push(Reverse(LruEntry { used_at, ..entry }));
+            } else if entry.activity.is_waiting(now_ms) {
+                entry.task.abort();
                 break true;
             } else {
-                busy.push(Reverse(client));
+                busy.push(Reverse(entry));
                 if busy.len() == BUSY_MAX {
                     break false;
                 }
@@ -143,21 +143,21 @@ impl Clients {
     }
 }
 
-impl PartialEq for Client {
+impl PartialEq for LruEntry {
     fn eq(&self, other: &Self) -> bool {
         self.used_at == other.used_at
     }
 }
 
-impl Eq for Client {}
+impl Eq for LruEntry {}
 
-impl PartialOrd for Client {
+impl PartialOrd for LruEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Client {
+impl Ord for LruEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         self.used_at.cmp(&other.used_at)
     }
@@ -173,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn the_least_recently_used_of_those_that_wait_is_closed() {
         let mut rng = fastrand::Rng::with_seed(5);
-        let (uses, mut clients, mut tasks) = (Uses::new(), Clients::default(), JoinSet::new());
+        let (uses, mut lru, mut tasks) = (UseClock::new(), SessionLru::default(), JoinSet::new());
         // By number: the last use, from when on it waits, and what the session holds.
         let mut model: BTreeMap<u64, (u64, u64, Arc<SessionActivity>)> = BTreeMap::new();
         let mut numbers: BTreeMap<tokio::task::Id, u64> = BTreeMap::new();
@@ -186,7 +186,7 @@ mod tests {
                     activity.begin_waiting(0);
                     let task = tasks.spawn(std::future::pending::<()>());
                     numbers.insert(task.id(), number);
-                    clients.add(activity.clone(), task, model.len());
+                    lru.add(activity.clone(), task, model.len());
                     model.insert(number, (used_at, 0, activity));
                 }
                 3..8 => {
@@ -211,7 +211,7 @@ mod tests {
                     // The number of the step is the time.
                     let waiting = model.iter().filter(|(_, entry)| entry.1 <= number);
                     let expected = waiting.min_by_key(|(_, entry)| entry.0).map(|(number, _)| *number);
-                    assert_eq!(clients.close_least_recently_used(number), expected.is_some());
+                    assert_eq!(lru.close_least_recently_used(number), expected.is_some());
                     if let Some(expected) = expected {
                         let ended = tasks.join_next().await.expect("it was aborted").expect_err("by the table");
                         assert_eq!(numbers[&ended.id()], expected);
@@ -219,7 +219,7 @@ mod tests {
                     }
                 }
             }
-            assert!(clients.0.len() <= 2 * model.len() + ENDED_MAX + 64, "entries of ended sessions are removed");
+            assert!(lru.0.len() <= 2 * model.len() + ENDED_MAX + 64, "entries of ended sessions are removed");
         }
     }
 }
