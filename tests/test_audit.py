@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from leases import LeaseClient
 from lookaside import Client
 from mariadb import PASSWORD, USER, MariaDb
-from processes import PROGRAMS, Process, answers, connect, eventually, frozen
+from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, frozen, stats
 from pymemcache.serde import compressed_serde, pickle_serde
 
 QUERIES = """
@@ -141,6 +142,26 @@ def test_a_value_that_a_changed_pool_brings_back_is_found(database, cluster, tmp
     cluster.router.wait_ready(lambda: answers(cluster.port))
     assert audit.run("--repair")[0] == {("stale", "one", "user:1")}
     assert connect(other.port).get("user:1") is None
+
+
+def test_an_audit_takes_no_lease_from_clients(database, tmp_path):
+    # A router with --leases took one for each key that the audit missed. The next client that missed it waited for a
+    # fill that did not come, and its own was refused.
+    cluster = Cluster("one", tmp_path, ("--leases",))
+    try:
+        audit = ContinuousAudit(Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster))
+        try:
+            audit.wait_round(lambda counts: counts["missing"] == 6, "all keys are compared")
+            client = LeaseClient(cluster.port)
+            assert client.command(b"get user:1") == b"END"
+            assert client.command(b"set user:1 0 0 3", b"ada") == b"STORED"
+            audit.wait_round(lambda counts: counts["fresh"] == 1 and counts["missing"] == 5, "the value is compared")
+            shown = stats(cluster.port)
+            assert (shown["plain_lease_tokens"], shown["plain_lease_misses"]) == ("1", "0")
+        finally:
+            audit.stop()
+    finally:
+        cluster.stop()
 
 
 def test_keys_come_from_a_file_too(database, cluster, tmp_path):
