@@ -131,7 +131,7 @@ impl Monitor {
     }
 
     fn liveness(&self) -> Liveness {
-        let is_watching = self.sampler.lock().is_watching();
+        let is_watching = self.sampler.lock().is_watching(now());
         Liveness { is_watching, saves_failed: self.saves_failed.load(Relaxed) }
     }
 

@@ -21,6 +21,11 @@ const FIRST_LOOK_LATE_AFTER: Duration = Duration::from_secs(1);
 /// commit can have been.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
+/// By how much a look at this age may come too late, counted from the earliest time at which the commit can have been.
+pub fn late_after(age: Duration) -> Duration {
+    age / 2 + LATE_AFTER
+}
+
 /// A sample in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingSample {
@@ -154,7 +159,7 @@ impl ClusterWatch {
             let age = self.age(queue);
             let is_late = |sample: &Sample| match queue {
                 0 => now - sample.read_at > FIRST_LOOK_LATE_AFTER,
-                _ => now - sample.earliest() > age + age / 2 + LATE_AFTER,
+                _ => now - sample.earliest() > age + late_after(age),
             };
             while self.queues[queue].front().is_some_and(|pending| is_late(&pending.sample)) {
                 let pending = self.queues[queue].pop_front().expect("it is there");

@@ -45,6 +45,7 @@ pub(super) struct RegionMonitor {
     sampler: Arc<Mutex<Sampler>>,
     /// In the order of the sampler's clusters.
     checks: Vec<MonitorCheck>,
+    clock: MonitorClock,
     density: Density,
 }
 
@@ -100,12 +101,12 @@ impl RegionMonitor {
             let result = tasks.join_next().await;
             panic!("a task of a monitor ended by itself: {result:?}");
         });
-        RegionMonitor { sampler, checks, density }
+        RegionMonitor { sampler, checks, clock, density }
     }
 
     /// Waits until it reads the log, which has no commit yet.
     pub(super) async fn wait_until_watching(&self) {
-        while !self.sampler.lock().is_watching() {
+        while !self.sampler.lock().is_watching((self.clock)()) {
             sleep(Duration::from_millis(1)).await;
         }
     }
