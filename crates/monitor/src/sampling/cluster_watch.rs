@@ -46,6 +46,8 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The answer of each router or server that was asked, with what it means.
     pub looks: Vec<(Verdict, Look)>,
+    /// What the first look has found: later answers were compared with it.
+    pub baselines: Arc<[Baseline]>,
 }
 
 /// A cluster and its samples.
@@ -204,7 +206,8 @@ impl ClusterWatch {
                     let looks: Vec<(Verdict, Look)> = looks.into_iter().map(|look| (judge(&look), look)).collect();
                     let verdict = looks.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
                     self.counts[index].add(verdict);
-                    findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks });
+                    let baselines = pending.baselines.clone();
+                    findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks, baselines });
                 }
             }
             self.enqueue(batch.queue + 1, pending);
