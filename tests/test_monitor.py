@@ -146,6 +146,44 @@ def test_a_delete_that_was_acknowledged_and_lost_is_found(journal, cluster, star
         liar.stop()
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgres"])
+def test_the_replay_that_the_log_advises_sends_a_lost_delete_again(kind, cluster, start, tmp_path, request):
+    # It advised `--from` with the position of the commit, which is where a replay begins after the commit.
+    database = request.getfixturevalue("journal" if kind == "sqlite" else kind)
+    if kind == "postgres":
+        setup = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", database.url]
+        subprocess.run(setup, check=True, capture_output=True)
+    liar = RecordingRouter()
+    invalidator = Invalidator(database.url, [liar], tmp_path / "state", tmp_path)
+    try:
+        fill([cluster], ["lost"])
+        wait_old([cluster], ["lost"])
+        monitor = start(database.url, route_to(cluster), ages="1")
+        match kind:
+            case "sqlite":
+                database.commit("lost")
+            case "mariadb":
+                with database.connect() as connection, connection.cursor() as cursor:
+                    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+                    cursor.execute("INSERT INTO t VALUES (1) /* lookaside: lost */")
+            case "postgres":
+                with database.connect() as connection:
+                    connection.execute("SELECT lookaside_invalidate('lost')")
+        eventually(lambda: liar.has("lost"), "the invalidator has sent the delete")
+        monitor.wait_looks(["one"], 1, 1)
+        (event,) = monitor.findings()
+        command = [PROGRAMS / "lookaside", "invalidator", "replay", "--database", database.url, "--cluster",
+                   f"one=127.0.0.1:{cluster.port}", *event["replay"].split()]  # fmt: skip
+        if kind == "postgres":
+            command += ["--state-dir", tmp_path / "state"]
+        assert cached([cluster], ["lost"]) == {("one", "lost")}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert cached([cluster], ["lost"]) == set(), done
+    finally:
+        invalidator.stop()
+        liar.stop()
+
+
 def test_a_killed_monitor_keeps_its_counts_and_its_samples(journal, cluster, start):
     fill([cluster], ["first", "second"])
     wait_old([cluster], ["first", "second"])

@@ -201,6 +201,31 @@ def test_a_start_that_was_killed_between_role_and_database_is_continued():
         shutil.rmtree(folder)
 
 
+def test_a_start_that_was_killed_while_it_created_the_database_is_repeated():
+    """What initdb had left was taken for a database, and each later start failed."""
+    folder = Path(tempfile.mkdtemp(prefix="lookaside-up-"))
+    try:
+        folder.chmod(0o711)
+        home, base = folder / "region" / "database", free_base(PORTS_OF_SEVERAL)
+        arguments = ("--database", "postgres", "--clusters", "1", "--servers", "1")
+        command = [PROGRAMS / "lookaside", "up", "--json", "--port", str(base), "--state-dir", folder / "region"]
+        with (folder / "killed.log").open("w") as log:
+            killed = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+        eventually(lambda: list(home.glob("data*/PG_VERSION")), "initdb has begun", 60)
+        listed = subprocess.run(["ps", "--ppid", str(killed.pid), "-o", "pid="], capture_output=True, text=True)
+        for pid in (killed.pid, *map(int, listed.stdout.split())):
+            os.kill(pid, signal.SIGKILL)
+        killed.wait()
+        up = Up(folder, *arguments, ports=PORTS_OF_SEVERAL)
+        try:
+            assert f"app:app@127.0.0.1:{up.base + 110}/app" in up.lines()[0]["database"]
+            assert [path.name for path in home.glob("data*")] == ["data"]
+        finally:
+            assert up.stop() == 0, up.log()
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_a_replica_refuses_writes(tmp_path):
     up = start(tmp_path, "--database", "mariadb", "--clusters", "1", "--servers", "1")
     try:

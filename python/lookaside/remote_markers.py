@@ -23,7 +23,7 @@ class RemoteMarkers:
     #: The names of markers begin with it; the routers send such keys to the pool of markers.
     key_prefix: str = "marker:"
     #: How long a marker lives if no replication deletes it, in seconds, up to 30 days. Reads may be older than their
-    #: user's writes if replication lags by more.
+    #: user's writes if the time from `begin_write` to the commit, and the lag of replication, are together more.
     ttl: int = 3_600
     #: One marker for all writes of a key, as in the paper: the replication of one write deletes the marker that another
     #: still needs.

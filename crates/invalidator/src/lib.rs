@@ -14,7 +14,7 @@
 //! | [`spool`] | commits on disk, for clusters to read, if the log cannot be read again (PostgreSQL) |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`election`] | which of several invalidators is active, and the positions that they share |
-//! | [`replay`] | sends the deletes of a part of the log again |
+//! | [`replay`] | sends the deletes of a part of the log again; [`commit_time`] is how a part is named by time |
 //! | [`state_file`] | files of `--state-dir` that are replaced as a whole |
 //! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line, [`key_options`] the part that a replay has too |
@@ -29,6 +29,7 @@
 //! code.
 #![forbid(unsafe_code)]
 
+pub mod commit_time;
 pub mod daemon;
 pub mod election;
 pub mod key_options;

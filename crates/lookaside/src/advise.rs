@@ -131,7 +131,7 @@ fn to_json(advices: &[Advice], clusters: u32, watched: Option<&Watched>) -> Valu
         let family = &advice.family;
         json!({
             "family": family.name, "placement": name_of(advice.placement), "why": advice.why,
-            "saved_bytes": advice.saved_bytes,
+            "saved_bytes": advice.saved_bytes, "cost_bytes": advice.cost_bytes,
             "keys": family.keys, "users_per_key_median": family.users_median, "gets_per_s": family.gets_per_s,
             "value_bytes_median": family.value_bytes_median, "data_bytes": family.data_bytes,
             "get_bytes_per_s": family.get_bytes_per_s, "sets_per_s": family.sets_per_s,
@@ -140,11 +140,12 @@ fn to_json(advices: &[Advice], clusters: u32, watched: Option<&Watched>) -> Valu
         })
     };
     let saved_bytes: u64 = advices.iter().map(|advice| advice.saved_bytes).sum();
+    let cost_bytes: u64 = advices.iter().map(|advice| advice.cost_bytes).sum();
     let watched = watched.map(|watched| {
         json!({ "seconds": watched.seconds, "requests": watched.requests, "dropped_events": watched.dropped })
     });
     json!({
-        "clusters": clusters, "saved_bytes": saved_bytes, "watched": watched,
+        "clusters": clusters, "saved_bytes": saved_bytes, "cost_bytes": cost_bytes, "watched": watched,
         "families": advices.iter().map(advice).collect::<Vec<_>>(),
     })
 }
@@ -168,13 +169,26 @@ fn print_table(out: &mut impl Write, advices: &[Advice], clusters: u32) -> Resul
             bytes(f64::from(family.value_bytes_median)),
             bytes(family.data_bytes as f64),
             bytes(family.written_bytes_per_s),
-            bytes(advice.saved_bytes as f64),
+            saves(advice),
             advice.why,
         )?;
     }
     let saved: u64 = advices.iter().map(|advice| advice.saved_bytes).sum();
-    writeln!(out, "In {clusters} clusters together, {} would be saved.", bytes(saved as f64))?;
+    let cost: u64 = advices.iter().map(|advice| advice.cost_bytes).sum();
+    write!(out, "In {clusters} clusters together, {} would be saved", bytes(saved as f64))?;
+    match cost {
+        0 => writeln!(out, ".")?,
+        cost => writeln!(out, ", and copies of replicated families would take {} more.", bytes(cost as f64))?,
+    }
     Ok(())
+}
+
+/// What a placement saves; with a minus sign what it costs.
+fn saves(advice: &Advice) -> String {
+    match advice.cost_bytes {
+        0 => bytes(advice.saved_bytes as f64),
+        cost => format!("-{}", bytes(cost as f64)),
+    }
 }
 
 fn users(median: Option<u32>) -> String {

@@ -11,7 +11,6 @@ mod row_statement;
 mod rule_report;
 mod setup;
 mod sql_text;
-mod time;
 
 use anyhow::Result;
 

@@ -116,12 +116,16 @@ impl Monitor {
     }
 
     /// Writes the state. The samples are locked while they are cloned, which costs little; encoding many of them takes
-    /// seconds, and is done by another thread, so that questions are asked meanwhile.
+    /// seconds, and is done by another thread, so that questions are asked meanwhile. That thread goes on when the
+    /// future is dropped, as at the end, when the last save follows: the file orders them.
     async fn write_state(&self, file: &StateFile) -> Result<(), String> {
         let (file, boot, region, sample) = (file.clone(), self.boot.clone(), self.region.clone(), self.sample);
-        let sampler = self.sampler.lock().clone();
-        let write = move || file.save(&SavedState { version: VERSION, boot, region, sample, sampler: sampler.save() });
-        run_blocking(write).await
+        let sampler = self.sampler.clone();
+        let state = move || {
+            let copy = sampler.lock().clone();
+            SavedState { version: VERSION, boot, region, sample, sampler: copy.save() }
+        };
+        run_blocking(move || file.save(state)).await
     }
 
     /// The metrics. Their cost does not depend on the number of samples.
@@ -131,7 +135,7 @@ impl Monitor {
     }
 
     fn liveness(&self) -> Liveness {
-        let is_watching = self.sampler.lock().is_watching();
+        let is_watching = self.sampler.lock().is_watching(now());
         Liveness { is_watching, saves_failed: self.saves_failed.load(Relaxed) }
     }
 

@@ -1,15 +1,21 @@
 //! The command line.
 
-use crate::{asking::Through, sampling::SamplerOptions, state::FILE_BYTES_MAX};
+use crate::{
+    asking::Through,
+    sampling::{SamplerOptions, late_after},
+    state::FILE_BYTES_MAX,
+};
 use clap::{Parser, value_parser};
 use lookaside_invalidator::{key_options::KeyOptions, options::Cluster, source::SourceUrl};
 use lookaside_telemetry::LogFormat;
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 /// The most ages.
 const AGES_MAX: usize = 16;
 /// The greatest age, in seconds: a week.
 const AGE_S_MAX: u32 = 7 * 24 * 3_600;
+/// What a look-up of the end of the log may take, together with the reading of a commit, so that looks are not late.
+const LOOK_UP_TIME_MAX: Duration = Duration::from_millis(500);
 /// The most clusters.
 const CLUSTERS_MAX: usize = 256;
 /// The bytes of a sample in the state file, with a key of 250 bytes that are all percent-encoded, and the position of a log
@@ -76,8 +82,9 @@ pub struct Options {
     /// be sampled in an hour
     #[arg(long, value_name = "DELETES", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub pending_max: u32,
-    /// Milliseconds between two look-ups of the end of the log, two logins each, 10 to 60,000. A value that was stored this
-    /// long before the commit, or up to a second more, cannot be distinguished from one that was stored after it
+    /// Milliseconds between two look-ups of the end of the log, two logins each, 10 to 60,000, and at most 1,500 more
+    /// than half of the first age: 2,000 for an age of 1 s. A value that was stored this long before the commit, or up
+    /// to a second more, cannot be distinguished from one that was stored after it
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = value_parser!(u64).range(10..=60_000))]
     pub look_up_every_ms: u64,
     /// Milliseconds within which a router or server must answer
@@ -184,6 +191,17 @@ impl Options {
                 FILE_BYTES_MAX >> 20
             ));
         }
+        let first_age = Duration::from_secs(self.ages.0.first().copied().unwrap_or_default().into());
+        let look_up_every_max = late_after(first_age) - LOOK_UP_TIME_MAX;
+        if Duration::from_millis(self.look_up_every_ms) > look_up_every_max {
+            return Err(format!(
+                "--look-up-every-ms {} is too long for questions after {} s: the time of a commit is known so \
+                 imprecisely that they would count as late; give at most {}, or a greater first age with --ages",
+                self.look_up_every_ms,
+                first_age.as_secs(),
+                look_up_every_max.as_millis()
+            ));
+        }
         match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
             Some((_, name)) => Err(format!("the cluster {name} is given twice; give all its routers at once")),
             None => Ok(()),
@@ -245,6 +263,21 @@ mod tests {
             &["--cluster", "a=h:1", "--sample", "0"],
         ] {
             assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    /// With more than 2.5 s each question after 1 s was late, whatever else was right.
+    #[test]
+    fn look_ups_that_make_each_first_look_late_are_refused() {
+        let with = |look_up_every_ms: &str, ages: &str| {
+            parse(&["--cluster", "a=h:1", "--look-up-every-ms", look_up_every_ms, "--ages", ages])
+        };
+        for (look_up_every_ms, ages) in [("2000", "1,10"), ("6500", "10,60"), ("60000", "600")] {
+            assert!(with(look_up_every_ms, ages).is_ok(), "{look_up_every_ms} {ages}");
+        }
+        for (look_up_every_ms, ages) in [("2001", "1,10"), ("6501", "10,60"), ("60000", "1")] {
+            let why = with(look_up_every_ms, ages).expect_err(ages);
+            assert!(why.contains(&format!("--look-up-every-ms {look_up_every_ms}")) && why.contains("--ages"), "{why}");
         }
     }
 

@@ -4,6 +4,7 @@ use crate::{
     asking::{Asker, BATCH_KEYS_MAX, MonitorClock},
     sampling::{Finding, Sampler, Seen, Verdict},
 };
+use lookaside_invalidator::commit_time;
 use lookaside_protocol::percent;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
@@ -117,9 +118,17 @@ pub fn log_old_values(cluster: &str) -> FindingObserver {
                 stored_before_ms = age.map(|age| age.min_ms),
                 committed_at_ms = committed_at.as_millis() as u64,
                 position = sample.position.0,
+                replay = replay_options(sample.committed_at),
                 suppressed,
-                "an old value is still cached after its delete; `lookaside invalidator replay` sends deletes again"
+                "an old value is still cached after its delete; `lookaside invalidator replay` with the options in \
+                 `replay` sends the delete again"
             );
         }
     })
+}
+
+/// The options with which a replay sends the delete of a commit again, with all later ones. They name its second: a
+/// source may know no more of the time. `--from` with the position of the commit would begin after it.
+fn replay_options(committed_at: SystemTime) -> String {
+    format!("--since {}", commit_time::format(committed_at))
 }

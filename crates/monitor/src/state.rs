@@ -5,11 +5,13 @@
 
 use crate::sampling::{Moment, SavedSampler};
 use lookaside_invalidator::state_file;
+use lookaside_sync::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// The name of the file in `--state-dir`.
@@ -47,12 +49,14 @@ struct FileVersion {
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
+    /// Locked while the file is replaced. Clones share it.
+    writing: Arc<Mutex<()>>,
 }
 
 impl StateFile {
     /// The file in this directory.
     pub fn in_directory(directory: &Path) -> StateFile {
-        StateFile { path: directory.join(FILE_NAME) }
+        StateFile { path: directory.join(FILE_NAME), writing: Arc::default() }
     }
 
     /// The saved state; `None` if there is none. The error names the file.
@@ -72,15 +76,18 @@ impl StateFile {
         serde_json::from_slice(&bytes).map(Some).map_err(no_state)
     }
 
-    /// Replaces the file; blocks until it is on disk.
-    pub fn save(&self, state: &SavedState) -> Result<(), String> {
+    /// Replaces the file by what `state` returns; blocks until it is on disk. Of several saves at a time one follows
+    /// the other, and the state is that of the moment at which its own begins: the last one to end has the newest.
+    pub fn save(&self, state: impl FnOnce() -> SavedState) -> Result<(), String> {
         self.save_up_to(state, FILE_BYTES_MAX)
     }
 
     /// A state that could not be read again does not replace one that can.
-    fn save_up_to(&self, state: &SavedState, bytes_max: u64) -> Result<(), String> {
+    fn save_up_to(&self, state: impl FnOnce() -> SavedState, bytes_max: u64) -> Result<(), String> {
         let failed = |why: String| format!("{}: {why}", self.path.display());
-        let bytes = serde_json::to_vec(state).expect("the state can be written as JSON");
+        // Two writers of one temporary file would mix their states, or fail.
+        let _writing = self.writing.lock();
+        let bytes = serde_json::to_vec(&state()).expect("the state can be written as JSON");
         if bytes.len() as u64 > bytes_max {
             return Err(failed(format!(
                 "the state of {} bytes is over the limit of {bytes_max}; lower --pending-max",
@@ -107,6 +114,7 @@ pub fn now() -> Moment {
 mod tests {
     use super::*;
     use crate::sampling::{Sampler, SamplerOptions};
+    use std::{sync::mpsc, thread, time::Duration};
 
     fn state() -> SavedState {
         let options = SamplerOptions { one_in: 1, ages_s: vec![1], pending_max: 1 };
@@ -119,7 +127,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let file = StateFile::in_directory(directory.path());
         assert_eq!(file.load(), Ok(None));
-        file.save(&state()).expect("saved");
+        file.save(state).expect("saved");
         assert_eq!(file.load(), Ok(Some(state())));
     }
 
@@ -144,10 +152,39 @@ mod tests {
     fn a_state_that_is_too_long_to_be_read_does_not_replace_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = StateFile::in_directory(directory.path());
-        file.save(&state()).expect("saved");
-        let why = file.save_up_to(&SavedState { sample: 7, ..state() }, 100).expect_err("too long");
+        file.save(state).expect("saved");
+        let why = file.save_up_to(|| SavedState { sample: 7, ..state() }, 100).expect_err("too long");
         assert!(why.contains("--pending-max") && why.contains(FILE_NAME), "{why}");
         assert_eq!(file.load(), Ok(Some(state())));
+    }
+
+    /// The last save at the end began while the one before was still running: both wrote the same temporary file, and
+    /// the older state could replace the newer one.
+    #[test]
+    fn saves_at_a_time_follow_each_other_and_the_newest_state_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = StateFile::in_directory(directory.path());
+        let (first_runs, first_is_running) = mpsc::channel();
+        let (second_runs, second_is_running) = mpsc::channel();
+        thread::scope(|scope| {
+            let first = file.clone();
+            scope.spawn(move || {
+                first.save(move || {
+                    first_runs.send(()).expect("the test waits");
+                    let is_overtaken = second_is_running.recv_timeout(Duration::from_millis(200)).is_ok();
+                    assert!(!is_overtaken, "the second save did not wait");
+                    SavedState { sample: 1, ..state() }
+                })
+            });
+            first_is_running.recv().expect("it runs");
+            let second = || {
+                // Without a receiver the first save is done.
+                let _ = second_runs.send(());
+                SavedState { sample: 2, ..state() }
+            };
+            file.save(second).expect("saved");
+        });
+        assert_eq!(file.load().map(|state| state.map(|state| state.sample)), Ok(Some(2)));
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod verb;
 pub use compose::{MetaItemInfo, compose_meta_reply};
 pub(crate) use compose::{append_meta_reply, append_meta_request};
 pub(crate) use flags::remap_error;
-pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};
+pub use flags::{MetaFlag, MetaFlags, OBSERVER_OPAQUE, OPAQUE_BYTES_MAX, meta_flags};
 pub use key::{decode_key, encode_key};
 pub use operation::MetaOperation;
 pub(crate) use parse::{parse_operation, parse_status_line, parse_value_line};

@@ -3,8 +3,8 @@
 
 use crate::Outcome;
 use bytes::Bytes;
-use lookaside_protocol::Reply;
-use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
+use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, OBSERVER_OPAQUE, meta_flags};
+use lookaside_protocol::{Operation, Reply, Request};
 
 /// The token of a flag; `None` if the flag is not set.
 pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
@@ -13,6 +13,12 @@ pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
 
 pub(crate) fn has_encoded_key(meta: &MetaOperation<Bytes>) -> bool {
     token(&meta.flags, b'b').is_some()
+}
+
+/// Whether the request is a read by a tool that compares caches ([`OBSERVER_OPAQUE`]): it must leave them as they are.
+pub(crate) fn is_of_observer(request: &Request<Bytes>) -> bool {
+    let Operation::Meta(meta) = &request.operation else { return false };
+    meta.verb == MetaVerb::Get && token(&meta.flags, b'O') == Some(OBSERVER_OPAQUE)
 }
 
 /// Changes every exptime: `T`, and `N` of an `mg` or `ma` that creates the key on a miss. An `ms` without `T` never

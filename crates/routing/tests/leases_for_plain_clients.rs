@@ -6,7 +6,7 @@ use crate::lease_world::{Client, World, refusing, with};
 use bytes::Bytes;
 use lookaside_protocol::{
     LeaseToken, Operation, Reply, Request, StoreMode,
-    meta::{MetaOperation, MetaStatus, MetaVerb},
+    meta::{MetaOperation, MetaStatus, MetaVerb, OBSERVER_OPAQUE},
 };
 use lookaside_routing::{
     Batch, BoxFuture, Clock, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome,
@@ -355,6 +355,21 @@ async fn meta_commands_are_leased() {
     client.ask(vec![meta(MetaVerb::Get, "v")]).await;
     assert_eq!(reply(client.ask(vec![meta(MetaVerb::Set, "E9")]).await).0, MetaStatus::NotStored, "not expressible");
     assert_eq!(world.value("k"), None);
+}
+
+/// An audit read a key that was not cached. Its connection kept the token, so each client that missed the key next
+/// waited for a fill that did not come, and could not fill it either.
+#[tokio::test]
+async fn an_observer_takes_no_lease() {
+    let world = refusing();
+    let observer = world.client();
+    assert_eq!(OBSERVER_OPAQUE, b"lookaside-observer");
+    observer.ask(vec![meta(MetaVerb::Get, "v c f u Olookaside-observer")]).await;
+    assert_eq!(world.server.requests(), [meta(MetaVerb::Get, "v c f u Olookaside-observer")]);
+    assert_eq!(world.clients.remembered(), 0);
+    let client = world.client();
+    client.one("get k").await;
+    assert_eq!(client.one("set k").await, Reply::Stored);
 }
 
 #[tokio::test]

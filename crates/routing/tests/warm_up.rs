@@ -69,6 +69,20 @@ async fn a_cold_miss_is_filled_from_the_warm_cluster_once() {
     }
 }
 
+/// An audit of a cold cluster filled it with each key that it compared.
+#[tokio::test]
+async fn an_observer_does_not_fill_the_cold_cluster() {
+    let (cold, warm) = (cache("cold"), Fake::hit("from warm"));
+    let route = warm_up(&cold, &warm);
+    for (key, flags, asks_warm) in
+        [("a", "v Olookaside-observer", false), ("b", "v Olookaside-observe", true), ("c", "v", true)]
+    {
+        route.route(vec![meta(MetaVerb::Get, key, flags)], &Context::default()).await;
+        assert_eq!(!warm.asked().is_empty(), asks_warm, "{flags}");
+        assert_eq!(cold.asked().len(), if asks_warm { 3 } else { 1 }, "{flags}");
+    }
+}
+
 /// §4.3: the failure of the add indicates that newer data is in the database.
 #[tokio::test]
 async fn a_refused_add_is_a_miss_and_never_the_warm_value() {

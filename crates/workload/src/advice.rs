@@ -56,6 +56,8 @@ pub struct Advice {
     pub placement: Placement,
     /// The bytes that the region's clusters save by that; 0 unless it is [`Placement::Regional`].
     pub saved_bytes: u64,
+    /// The bytes that they need more for it; 0 unless it is [`Placement::Replicated`].
+    pub cost_bytes: u64,
     /// The facts that led to it.
     pub why: String,
 }
@@ -92,8 +94,12 @@ impl Totals {
             .or_else(|| self.regional(&family, options))
             .or_else(|| self.own_pool(&family))
             .unwrap_or_else(|| (Placement::Cluster, self.describe(&family)));
-        let saved_bytes = if placement == Placement::Regional { family.duplicate_bytes } else { 0 };
-        Advice { family, placement, saved_bytes, why }
+        let (saved_bytes, cost_bytes) = match placement {
+            Placement::Regional => (family.duplicate_bytes, 0),
+            Placement::Replicated => (0, replication_bytes(&family, options)),
+            Placement::Cluster | Placement::OwnPool => (0, 0),
+        };
+        Advice { family, placement, saved_bytes, cost_bytes, why }
     }
 
     /// §3.2.3: many keys at once, a data set that fits into one or two servers, more requests than a server can answer.
@@ -146,6 +152,13 @@ impl Totals {
     fn shares(&self, family: &Family) -> (f64, f64) {
         (part(family.gets_per_s, self.gets_per_s), part(family.data_bytes as f64, self.data_bytes))
     }
+}
+
+/// What the copies of a replicated family take beyond the first one in each cluster: as many servers have all of it as
+/// its gets need.
+fn replication_bytes(family: &Family, options: &AdviceOptions) -> u64 {
+    let copies = (family.gets_per_s / options.server_gets_per_s).ceil().max(1.0) as u64;
+    (family.data_bytes + family.duplicate_bytes).saturating_mul(copies - 1)
 }
 
 fn part(value: f64, of: f64) -> f64 {
@@ -203,6 +216,9 @@ mod tests {
     fn a_small_family_that_is_read_in_batches_beyond_one_server_is_replicated() {
         let hot = Family { keys_per_page: 100.0, ..family("hot", 800_000.0, 64, 10) };
         assert_eq!(placements(vec![hot.clone()]), [("hot".to_owned(), Placement::Replicated)]);
+        // 800,000 gets a second need two servers. In each of two clusters the second one has another 10 MiB.
+        let advice = &advise(vec![hot.clone()], &AdviceOptions::default())[0];
+        assert_eq!((advice.saved_bytes, advice.cost_bytes), (0, 20 << 20));
         for other in [
             Family { keys_per_page: 2.0, ..hot.clone() },
             Family { gets_per_s: 400_000.0, ..hot.clone() },

@@ -7,7 +7,7 @@ use lookaside_client::{CommandConnection, Network};
 use lookaside_invalidator::options::Cluster;
 use lookaside_protocol::{
     Reply,
-    meta::MetaStatus,
+    meta::{MetaStatus, OBSERVER_OPAQUE},
     text::{Limits, ReplyPart},
 };
 use lookaside_routing::Address;
@@ -44,9 +44,10 @@ impl AuditedCluster {
         self.backoff.is_waiting(Instant::now())
     }
 
-    /// The item of `key`, whose flags mean `flags`; `None` if none is cached. It is not touched; the server counts a get.
+    /// The item of `key`, whose flags mean `flags`; `None` if none is cached. It is not touched; the server counts a
+    /// get. A router takes no lease after a miss, and fills nothing.
     pub async fn read(&mut self, key: &[u8], flags: FlagsMeaning) -> Result<Option<CachedItem>> {
-        let command = [b"mg ", key, b" v c f u\r\n"].concat();
+        let command = [b"mg ", key, b" v c f u O", OBSERVER_OPAQUE, b"\r\n"].concat();
         let read = |reply: &ReplyPart<'_>| match reply {
             ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Miss => Ok(None),
             // Marked as stale by `md` with `I`: readers are not shown it as a value.

@@ -10,7 +10,7 @@
 //! ```
 
 use super::{cached_value::CachedValue, queries::ValueFormat};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// A column of a row, as text; `None` for NULL.
 pub type Column = (String, Option<String>);
@@ -123,7 +123,7 @@ fn matches_row(format: ValueFormat, row: &[Column], value: &CachedValue) -> Opti
         (ValueFormat::Text, _) => None,
         (ValueFormat::Json, [(_, Some(text))]) if is_document(text) => {
             let document: Value = serde_json::from_str(text).ok()?;
-            Some(value.to_document()? == document)
+            Some(is_same_document(&value.to_document()?, &document))
         }
         (ValueFormat::Json, columns) => {
             let Value::Object(fields) = value.to_document()? else { return None };
@@ -148,12 +148,47 @@ fn is_scalar(field: &Value, text: Option<&str>) -> bool {
             true => matches!(text, "1" | "t" | "true"),
             false => matches!(text, "0" | "f" | "false"),
         },
-        (Value::Number(field), Some(text)) => {
-            field.to_string() == text || field.as_f64().is_some_and(|field| text.parse() == Ok(field))
-        }
+        (Value::Number(field), Some(text)) => is_number(field, text),
         (Value::Array(_) | Value::Object(_), Some(text)) => {
-            serde_json::from_str::<Value>(text).is_ok_and(|document| document == *field)
+            serde_json::from_str::<Value>(text).is_ok_and(|document| is_same_document(&document, field))
         }
+    }
+}
+
+/// Whether a number has the value of a column. A double cannot tell large integers from their neighbours, so an integer
+/// is compared digit by digit, also with a decimal such as `36.00`. A field with a fraction or an exponent is a double.
+fn is_number(field: &Number, text: &str) -> bool {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    match (to_integer(field), whole.parse::<i128>()) {
+        (Some(field), Ok(whole)) if fraction.bytes().all(|byte| byte.is_ascii_digit()) => {
+            field == whole && fraction.bytes().all(|digit| digit == b'0')
+        }
+        _ => field.as_f64().is_some_and(|field| text.parse() == Ok(field)),
+    }
+}
+
+/// The integer that it is written as; `None` if it has a fraction or an exponent, or more than 64 bits.
+fn to_integer(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+}
+
+/// Whether two documents have the same content. `1` and `1.0` are the same number: many languages write both for one
+/// value.
+fn is_same_document(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => match (to_integer(one), to_integer(other)) {
+            (Some(one), Some(other)) => one == other,
+            _ => one.as_f64() == other.as_f64(),
+        },
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same_document(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let is_in_other =
+                |(name, value): (&String, &Value)| other.get(name).is_some_and(|other| is_same_document(value, other));
+            one.len() == other.len() && one.iter().all(is_in_other)
+        }
+        _ => one == other,
     }
 }
 
@@ -223,6 +258,64 @@ mod tests {
             assert_eq!(compare(format, &visits, CachedValue::Unreadable), Outcome::Unreadable);
         }
         assert_eq!(compare(Json, &None, CachedValue::Unreadable), Outcome::Orphaned);
+    }
+
+    /// Numbers were compared as doubles: of two neighbours beyond 2^53 each counted as the other.
+    #[test]
+    fn large_integers_are_compared_digit_by_digit() {
+        let compare = |column: &str, field: &str| {
+            let row = row(&[("n", Some(column)), ("name", Some("Ada"))]);
+            classify(ValueFormat::Json, &seen(row, Some(&format!(r#"{{"n":{field},"name":"Ada"}}"#))))
+        };
+        for (column, field) in [
+            ("1700000000000000001", "1700000000000000001"),
+            ("1700000000000000001.00", "1700000000000000001"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("-9223372036854775808", "-9223372036854775808"),
+            ("36", "36.0"),
+            ("36.00", "36"),
+            ("0.10", "0.1"),
+            ("1e3", "1000"),
+            ("100000000000000000000", "100000000000000000000"),
+        ] {
+            assert_eq!(compare(column, field), Outcome::Fresh, "{column} {field}");
+        }
+        for (column, field) in [
+            ("1700000000000000002", "1700000000000000001"),
+            ("1700000000000000002.00", "1700000000000000001"),
+            ("1700000000000000001.5", "1700000000000000001"),
+            ("18446744073709551614", "18446744073709551615"),
+            ("36.5", "36"),
+            ("0.11", "0.1"),
+            ("x", "36"),
+            ("36.x", "36"),
+            ("", "0"),
+        ] {
+            assert_eq!(compare(column, field), Outcome::Stale, "{column} {field}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_documents_are_compared_by_their_value() {
+        let compare =
+            |column: &str, value: &str| classify(ValueFormat::Json, &seen(row(&[("body", Some(column))]), Some(value)));
+        for (column, value) in [
+            (r#"{"n": [1, {"m": 2.0}]}"#, r#"{"n":[1.0,{"m":2}]}"#),
+            ("[1700000000000000001]", "[1700000000000000001]"),
+            ("[true, null, \"1\"]", "[true,null,\"1\"]"),
+        ] {
+            assert_eq!(compare(column, value), Outcome::Fresh, "{column} {value}");
+        }
+        for (column, value) in [
+            ("[1700000000000000002]", "[1700000000000000001]"),
+            ("[1]", "[1.5]"),
+            ("[1]", "[\"1\"]"),
+            ("[1, 2]", "[1]"),
+            (r#"{"n": 1}"#, r#"{"n":1,"m":1}"#),
+            (r#"{"n": 1, "m": 1}"#, r#"{"n":1}"#),
+        ] {
+            assert_eq!(compare(column, value), Outcome::Stale, "{column} {value}");
+        }
     }
 
     #[test]

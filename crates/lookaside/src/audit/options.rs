@@ -25,8 +25,8 @@ A value that is wrong is read again after --recheck-ms, and reported only if nei
 
 In a replica region whose clients use remote markers, give the replica as --database and the master as --master.
 
-Without --once a failure is logged and counted, and the audit goes on: at once in other clusters, and after up to half a
-minute where it failed.
+Without --once a failure is logged and counted, and the audit goes on with other clusters, and after up to half a minute
+where it failed. One comparison follows the other, so a router that does not answer holds up all for 5 s.
 
 Exit status: 0 nothing is wrong, or all of it was deleted; 1 a value is wrong, or the database, a file or a cluster cannot
 be read (with --once, or at the start); 2 usage error.";

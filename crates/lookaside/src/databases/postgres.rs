@@ -28,6 +28,8 @@ const PUBLICATION: &str = "lookaside_regions";
 const ACCOUNT: &str = "postgres";
 /// Where Debian keeps the programs of each version, out of the path.
 const VERSIONS_DIR: &str = "/usr/lib/postgresql";
+/// How the data directory is named until it is complete; the process id follows.
+const UNFINISHED_PREFIX: &str = "data.new-";
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const SETTINGS: [&str; 4] = ["wal_level=logical", "shared_buffers=16MB", "fsync=off", "max_slot_wal_keep_size=1GB"];
@@ -167,13 +169,16 @@ fn find_programs() -> Result<(PathBuf, PathBuf)> {
     }
 }
 
-/// Creates the data directory, unless it is there; returns the superuser's password.
+/// Creates the data directory, unless it is there; returns the superuser's password. The directory gets its name when
+/// it is complete: what `initdb` leaves if it is killed can be neither started nor completed.
 async fn install(installer: &Path, plan: &DatabasePlan, account: Option<Account>) -> Result<String> {
     let home = plan.server_dir();
     let (data, password_file) = (home.join("data"), home.join("password"));
     if data.join("PG_VERSION").is_file() {
         return fs::read_to_string(&password_file).with_context(|| format!("cannot read {}", password_file.display()));
     }
+    remove_unfinished(&home)?;
+    let unfinished = home.join(format!("{UNFINISHED_PREFIX}{}", std::process::id()));
     let password = programs::random_password()?;
     fs::write(&password_file, "")?;
     fs::set_permissions(&password_file, fs::Permissions::from_mode(0o600))?;
@@ -183,7 +188,7 @@ async fn install(installer: &Path, plan: &DatabasePlan, account: Option<Account>
         .args(["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
         .arg(format!("--username={ADMINISTRATOR}"))
         .arg(format!("--pwfile={}", password_file.display()))
-        .arg(&data)
+        .arg(&unfinished)
         .current_dir("/");
     if let Some(Account { uid, gid }) = account {
         for path in [&home, &password_file] {
@@ -199,7 +204,20 @@ async fn install(installer: &Path, plan: &DatabasePlan, account: Option<Account>
         ),
         None => format!("creating a database in {}", home.display()),
     })?;
+    fs::rename(&unfinished, &data).with_context(|| format!("cannot rename {}", unfinished.display()))?;
     Ok(password)
+}
+
+/// Removes what an earlier start has left that was killed. An `initdb` that outlives it may still write there; this
+/// start uses another name.
+fn remove_unfinished(home: &Path) -> Result<()> {
+    for entry in fs::read_dir(home).with_context(|| format!("cannot list {}", home.display()))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED_PREFIX) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
 }
 
 fn program(server: PathBuf, plan: &DatabasePlan, account: Option<Account>) -> ProcessSpec {

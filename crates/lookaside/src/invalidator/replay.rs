@@ -1,11 +1,10 @@
 //! `lookaside invalidator replay`: reads a part of a database's log again and sends its deletes to a cluster.
 
-use super::time;
 use anyhow::{Result, anyhow, bail};
 use clap::value_parser;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_invalidator::{
-    CommitLog, Position, Start,
+    CommitLog, Position, Start, commit_time,
     key_options::{KeyOptions, RowDatabase, SourceDatabase},
     observe::stats::Statistics,
     options::Cluster,
@@ -109,7 +108,7 @@ pub struct ReplayOptions {
 }
 
 fn parse_time(text: &str) -> Result<SystemTime, String> {
-    time::parse(text, SystemTime::now())
+    commit_time::parse(text, SystemTime::now())
 }
 
 /// Runs the command.
@@ -170,7 +169,7 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
     if summary.begins_late {
         let begin = summary.log_begins_at.map_or_else(
             || "the log has no commits any more".to_owned(),
-            |at| format!("the log begins at {}", time::format(at)),
+            |at| format!("the log begins at {}", commit_time::format(at)),
         );
         bail!(
             "{begin}, and --since is earlier: commits of before may have been removed from it, and their deletes were not \
@@ -277,7 +276,7 @@ fn print_summary(
         "flushes_skipped": summary.flushes_skipped,
         "row_changes_inexpressible": statistics.inexpressible.value(),
         "position": summary.position.as_ref().map(|position| &position.0),
-        "log_begins_at": summary.log_begins_at.map(time::format),
+        "log_begins_at": summary.log_begins_at.map(commit_time::format),
         "begins_late": summary.begins_late,
         "seconds": took.as_secs_f64(),
     });

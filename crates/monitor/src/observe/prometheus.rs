@@ -31,7 +31,7 @@ const SAMPLE_COUNTERS: [SampleFigure; 7] = [
 /// What is not in the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Liveness {
-    /// The log is read, and its end is known.
+    /// The log is read, and its end was looked up lately.
     pub is_watching: bool,
     /// Failures to write the state file.
     pub saves_failed: u64,
@@ -45,7 +45,7 @@ pub fn render(report: &MonitorReport, liveness: Liveness) -> String {
     out.single(
         "watching",
         Gauge,
-        "1 while the commit log is read and its end is known.",
+        "1 while the commit log is read and its end was looked up lately.",
         u8::from(liveness.is_watching),
     );
     for (name, value, help) in SAMPLE_COUNTERS {

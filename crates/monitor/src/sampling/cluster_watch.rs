@@ -21,6 +21,11 @@ const FIRST_LOOK_LATE_AFTER: Duration = Duration::from_secs(1);
 /// commit can have been.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
+/// By how much a look at this age may come too late, counted from the earliest time at which the commit can have been.
+pub fn late_after(age: Duration) -> Duration {
+    age / 2 + LATE_AFTER
+}
+
 /// A sample in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingSample {
@@ -41,6 +46,8 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The answer of each router or server that was asked, with what it means.
     pub looks: Vec<(Verdict, Look)>,
+    /// What the first look has found: later answers were compared with it.
+    pub baselines: Arc<[Baseline]>,
 }
 
 /// A cluster and its samples.
@@ -154,7 +161,7 @@ impl ClusterWatch {
             let age = self.age(queue);
             let is_late = |sample: &Sample| match queue {
                 0 => now - sample.read_at > FIRST_LOOK_LATE_AFTER,
-                _ => now - sample.earliest() > age + age / 2 + LATE_AFTER,
+                _ => now - sample.earliest() > age + late_after(age),
             };
             while self.queues[queue].front().is_some_and(|pending| is_late(&pending.sample)) {
                 let pending = self.queues[queue].pop_front().expect("it is there");
@@ -199,7 +206,8 @@ impl ClusterWatch {
                     let looks: Vec<(Verdict, Look)> = looks.into_iter().map(|look| (judge(&look), look)).collect();
                     let verdict = looks.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
                     self.counts[index].add(verdict);
-                    findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks });
+                    let baselines = pending.baselines.clone();
+                    findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks, baselines });
                 }
             }
             self.enqueue(batch.queue + 1, pending);

@@ -51,6 +51,11 @@ impl EndsOfLog {
         }
     }
 
+    /// When the last look-up began; `None` if there was none.
+    pub fn newest_begun_at(&self) -> Option<Moment> {
+        self.0.back().map(|end| end.begun_at)
+    }
+
     /// Drops all: positions of one log mean nothing in another.
     pub fn clear(&mut self) {
         self.0.clear();

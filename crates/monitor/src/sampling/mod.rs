@@ -9,7 +9,7 @@ mod sample;
 mod saved;
 mod verdict;
 
-pub use cluster_watch::{ClusterWatch, DueBatch, Finding, PendingSample};
+pub use cluster_watch::{ClusterWatch, DueBatch, Finding, PendingSample, late_after};
 pub use counts::{AgeCounts, SampleCounts};
 pub use end_of_log::{EndOfLog, EndsOfLog};
 pub use moment::Moment;
@@ -18,7 +18,7 @@ pub use saved::{SavedAge, SavedCluster, SavedPending, SavedSample, SavedSampler}
 pub use verdict::{AgeBounds, Baseline, Look, Seen, SeenItem, Verdict, judge};
 
 use lookaside_invalidator::{Commits, Position, keys::Flush};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Whether all commits up to the second position are among those up to the first
 /// ([`lookaside_invalidator::CommitLog::covers`]).
@@ -99,9 +99,13 @@ impl Sampler {
         self.position.as_ref()
     }
 
-    /// Whether the log is read, and its end was looked up, so that old values can be recognised.
-    pub fn is_watching(&self) -> bool {
-        self.is_open && self.ends.iter().next().is_some()
+    /// Whether the log is read, and its end was looked up lately, so that old values can be recognised. Without
+    /// look-ups the time in which a commit can have been grows, until looks at the first age are late, and values from
+    /// before the commit are undecided.
+    pub fn is_watching(&self, now: Moment) -> bool {
+        let first_age = Duration::from_secs(self.options.ages_s.first().copied().unwrap_or_default().into());
+        let is_recent = |begun_at: Moment| now - begun_at <= late_after(first_age);
+        self.is_open && self.ends.newest_begun_at().is_some_and(is_recent)
     }
 
     /// Reading starts at the present end of the log next time.

@@ -299,6 +299,31 @@ fn a_commit_that_is_read_late_is_not_asked_about_as_if_it_were_new() {
     assert_eq!(old_and_late, [(0, 1), (0, 1), (1, 0)]);
 }
 
+/// The look-ups of the log's end failed for hours. Each look at 1 s was late then, each old value was undecided, and
+/// the monitor said that it was watching.
+#[test]
+fn without_look_ups_of_the_end_of_the_log_it_is_not_watching() {
+    let mut sampler = Sampler::new(options(10), [("one", "east")]);
+    let at = |ms: u64| Moment { ms: BEGIN_MS + ms };
+    let look_up = |sampler: &mut Sampler, ms: u64| {
+        sampler.add_end_of_log(LOG, EndOfLog { begun_at: at(ms), position: Position("0".into()) });
+    };
+    sampler.start_reading(LOG, &Position("0".into()));
+    assert!(!sampler.is_watching(at(0)));
+    look_up(&mut sampler, 0);
+    assert!(sampler.is_watching(at(2_500)));
+    assert!(!sampler.is_watching(at(2_501)), "a look at 1 s is late by now");
+    look_up(&mut sampler, 3_000);
+    assert!(sampler.is_watching(at(3_100)));
+    // A state of before tells of look-ups that are long past.
+    let mut restored = Sampler::new(options(10), [("one", "east")]);
+    restored.restore(sampler.save());
+    restored.start_reading(LOG, &Position("0".into()));
+    assert!(!restored.is_watching(at(60_000)));
+    sampler.stop_reading();
+    assert!(!sampler.is_watching(at(3_100)));
+}
+
 #[test]
 fn samples_are_bounded_and_dropped_ones_are_counted() {
     let changes = (0..5).map(|n| change(BEGIN_MS + 2_010 + n, Fate::Lost)).collect();

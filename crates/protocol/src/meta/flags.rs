@@ -8,6 +8,9 @@ use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
 /// The longest opaque token, in bytes. memcached's `protocol.txt` says 32, but memcached counts the letter too.
 pub const OPAQUE_BYTES_MAX: usize = 31;
+/// The opaque token of an `mg` by a tool that compares caches. It tells routers that no value will be stored after a
+/// miss: they take no lease for it, and do not warm a cluster up. Servers only repeat it, as any opaque token.
+pub const OBSERVER_OPAQUE: &[u8] = b"lookaside-observer";
 
 /// The most flags of a command; of an `ms` one fewer, because its length counts.
 const FLAGS_COUNT_MAX: usize = 18;

@@ -16,6 +16,7 @@
 //! | replace | refused if the client has missed the key; else by `set_without_miss` |
 //! | delete | the target; the client's token is void. With `only-if-absent` the delete has a hold-off |
 //! | cas append prepend lease-get lease-set metaget, `mg` and `ma` with `N` | the target |
+//! | `mg` of a tool that compares caches ([`OBSERVER_OPAQUE`](lookaside_protocol::meta::OBSERVER_OPAQUE)) | the target: its token would keep clients waiting, and no store would use it |
 //!
 //! `cas` needs none of this: a delete or another store changes the CAS unique. `append` and `prepend` store nothing
 //! that was read from the database before, and keys in base64 cannot be leased: their reads pass, their stores are
@@ -46,7 +47,7 @@ use crate::{
     environment::Clock,
     hash::murmur64a,
     key::{is_encoded, prefix_bytes, stored_key},
-    meta::token,
+    meta::{is_of_observer, token},
     outcome::verb,
     verb::Verb,
 };
@@ -304,7 +305,7 @@ fn role(request: &Request<Bytes>) -> Role {
     match verb {
         Verb::Delete => Role::Delete,
         Verb::Set | Verb::Add | Verb::Replace => Role::Store,
-        _ if creates || is_encoded(request) => Role::Other,
+        _ if creates || is_encoded(request) || is_of_observer(request) => Role::Other,
         Verb::Get if matches!(request.operation, Operation::Get { .. }) => Role::Get,
         Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::Touch | Verb::Incr | Verb::Decr => Role::Lookup,
         Verb::LeaseGet | Verb::LeaseSet | Verb::Cas | Verb::Append | Verb::Prepend | Verb::Metaget => Role::Other,

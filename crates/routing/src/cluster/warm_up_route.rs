@@ -11,6 +11,7 @@
 //! | lease-get | the same; after a refused add the lease is returned: its holder reads the database. **A hot miss stays one**: its client waits for the holder |
 //! | gets gat gats, meta get | the same; then cold is asked again, since CAS unique and exptime are its own |
 //! | metaget | cold; after a miss warm, whose reply is returned; nothing is copied |
+//! | meta get of a tool that compares caches ([`OBSERVER_OPAQUE`](lookaside_protocol::meta::OBSERVER_OPAQUE)) | cold |
 //! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); a meta delete is followed by a plain one that carries it |
 //! | set add replace append prepend cas lease-set touch incr decr | cold |
 //!
@@ -40,6 +41,7 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, TreeState},
     environment::{Clock, Log},
     key::is_encoded,
+    meta::is_of_observer,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::route_some,
     verb::{Verb, VerbKind},
@@ -241,7 +243,8 @@ impl Route for WarmUpRoute {
 fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
     let verb = verb(request);
-    verb.kind() == VerbKind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
+    let may_fill = verb.kind() == VerbKind::Read && verb != Verb::Metaget && !is_encoded(request);
+    may_fill && is_miss(outcome) && !is_hot_miss && !is_of_observer(request)
 }
 
 pub(crate) const TYPE: RouteType = RouteType::new("WarmUpRoute", parse);

@@ -3,7 +3,7 @@
 
 use super::{
     density::Density,
-    monitor_check::{MonitorCheck, MonitorTime, WatchedCluster},
+    monitor_check::{MonitorCheck, MonitorTime, SampledDelete, WatchedCluster},
 };
 use crate::{
     checker::Violation,
@@ -45,6 +45,7 @@ pub(super) struct RegionMonitor {
     sampler: Arc<Mutex<Sampler>>,
     /// In the order of the sampler's clusters.
     checks: Vec<MonitorCheck>,
+    clock: MonitorClock,
     density: Density,
 }
 
@@ -62,7 +63,9 @@ impl RegionMonitor {
         let items = region.items.clone().expect("a region with a monitor has a log of items");
         let checks: Vec<MonitorCheck> = watched
             .into_iter()
-            .map(|watched| MonitorCheck::new(watched, items.clone(), region.database.clone(), time))
+            .map(|watched| {
+                MonitorCheck::new(watched, items.clone(), region.database.clone(), region.faults.clone(), time)
+            })
             .collect();
         let host = format!("monitor-{}", region.index);
         let (clock, sampled): (MonitorClock, _) = (Arc::new(move || time.now()), Arc::new(Notify::new()));
@@ -100,12 +103,12 @@ impl RegionMonitor {
             let result = tasks.join_next().await;
             panic!("a task of a monitor ended by itself: {result:?}");
         });
-        RegionMonitor { sampler, checks, density }
+        RegionMonitor { sampler, checks, clock, density }
     }
 
     /// Waits until it reads the log, which has no commit yet.
     pub(super) async fn wait_until_watching(&self) {
-        while !self.sampler.lock().is_watching() {
+        while !self.sampler.lock().is_watching((self.clock)()) {
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -123,12 +126,12 @@ impl RegionMonitor {
             region.checker.record_violation(Violation::WrongMonitor { watch: watch.into(), why });
         };
         let expected = deletes_of_sample(region, self.density.sample());
-        if (sampler.counts.sampled, sampler.counts.dropped) != (expected, 0) {
-            fail("all clusters", format!("{expected} deletes are of the sample, but {:?}", sampler.counts));
+        if (sampler.counts.sampled, sampler.counts.dropped) != (expected.len() as u64, 0) {
+            fail("all clusters", format!("{} deletes are of the sample, but {:?}", expected.len(), sampler.counts));
         }
         let mut found = DeleteCurve { samples: sampler.counts.sampled, ..DeleteCurve::default() };
         for (cluster, check) in sampler.clusters.iter().zip(&self.checks) {
-            if let Err(why) = check.compare(cluster, expected) {
+            if let Err(why) = check.compare(cluster, &expected) {
                 fail(&cluster.name, why);
             }
             let by_age_s = cluster.counts().map(|(age_s, counts)| (age_s, *counts)).collect();
@@ -140,15 +143,16 @@ impl RegionMonitor {
     }
 }
 
-/// How many of the deletes in the log of `region` are to be sampled.
-fn deletes_of_sample(region: &SimulatedRegion, one_in: u32) -> u64 {
+/// Which of the deletes in the log of `region` are to be sampled.
+fn deletes_of_sample(region: &SimulatedRegion, one_in: u32) -> Vec<SampledDelete> {
     let is_chosen = |key: &[u8], position: u64| is_sampled(key, &Position(position.to_string()), one_in);
     let commits = (1..).zip(region.database.all_commits());
-    let chosen = commits.map(|(position, commit)| {
+    let chosen = commits.flat_map(|(position, commit)| {
         let names = iter::once(commit.key.as_bytes()).chain(commit.further_names.iter().map(|name| &name[..]));
-        names.filter(|name| is_chosen(name, position)).count() as u64
+        let chosen = names.filter(|name| is_chosen(name, position)).map(|name| (position, name.to_vec()));
+        chosen.collect::<Vec<_>>()
     });
-    chosen.sum()
+    chosen.collect()
 }
 
 fn watched_clusters(region: &SimulatedRegion, cluster: usize) -> [WatchedCluster; 2] {
@@ -159,11 +163,12 @@ fn watched_clusters(region: &SimulatedRegion, cluster: usize) -> [WatchedCluster
     [
         WatchedCluster {
             name: format!("{name}-servers"),
+            cluster: name.clone(),
             through: Through::Servers,
             asked: servers.clone(),
             servers: servers.clone(),
         },
-        WatchedCluster { name, through: Through::Routers, asked: routers, servers },
+        WatchedCluster { name: name.clone(), cluster: name, through: Through::Routers, asked: routers, servers },
     ]
 }
 

@@ -21,7 +21,8 @@
 //! Guarantee, per write: `begin_write` has set all markers, the transaction named [`RemoteWrite::keys`] and committed,
 //! and `finish` succeeded. Then a read of k that begins later, through this client's cluster and by a client with the
 //! same settings, is not older than the write; provided that no server of the pool lost its memory meanwhile (`-M`,
-//! no restart), and that replication lags by less than [`MarkerSettings::ttl_s`].
+//! no restart), and that the time from `begin_write` to the commit and the lag of replication are together less than
+//! [`MarkerSettings::ttl_s`].
 //!
 //! Invariants:
 //! * The markers are looked up after the lease was taken, never before or beside it: a marker that is not seen was set

@@ -15,8 +15,9 @@ pub struct MarkerSettings {
     /// The names of markers begin with it, and the routers send all such keys to the regional pool. Default `marker:`.
     pub key_prefix: String,
     /// How long a marker lives if no replication deletes it, in seconds, 1 to 2,592,000. Default 3,600. Reads may be
-    /// stale if replication lags by more. A write that was begun and never committed sends misses of its keys to the
-    /// master for that time, and each written key uses about 200 bytes of the pool for it.
+    /// stale if the time from `begin_write` to the commit, and the lag of replication, are together more. A write that
+    /// was begun and never committed sends misses of its keys to the master for that time, and each written key uses
+    /// about 200 bytes of the pool for it.
     pub ttl_s: u32,
     /// Which write a marker belongs to. Default [`MarkerForm::PerWrite`].
     pub form: MarkerForm,

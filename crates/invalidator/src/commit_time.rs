@@ -1,5 +1,5 @@
-//! Times on the command line: `2026-11-22T19:00:00Z`, `2026-11-22T20:00:00+01:00`, or how long ago: `90s`, `15m`, `2h`,
-//! `1d`.
+//! Times of commits, as `replay --since` takes them and logs show them: `2026-11-22T19:00:00Z`,
+//! `2026-11-22T20:00:00+01:00`, or how long ago: `90s`, `15m`, `2h`, `1d`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ pub fn parse(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     })
 }
 
-/// `2026-11-22T19:00:00Z`.
+/// The second that the time is in, such as `2026-11-22T19:00:00Z`.
 pub fn format(at: SystemTime) -> String {
     let since_s = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (mut days, of_day_s) = (since_s / DAY_S, since_s % DAY_S);
