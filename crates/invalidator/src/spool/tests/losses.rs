@@ -74,6 +74,38 @@ async fn a_state_directory_that_is_gone_is_a_loss() {
     assert_eq!(read_to(&mut *flushed.source, 5).await, [5], "the loss is not found again");
 }
 
+/// The look-up of a waiting router, of the same pipeline, was given the one report of a failure: the reader of the cluster
+/// never stopped and never flushed.
+#[tokio::test(start_paused = true)]
+async fn a_look_up_leaves_the_report_of_a_failure_to_the_reader() {
+    let mut fixture = without_files().await;
+    let handle = Arc::new(LogHandle(fixture.log.clone()));
+    let files: Arc<dyn SegmentFiles> = Arc::new(fixture.files.next_process());
+    fixture.spool =
+        Spool::recover(files, handle, fixture.bytes_max, CLUSTERS, Arc::default()).expect("there is nothing to read");
+    let writer = SpoolWriter {
+        spool: fixture.spool.clone(),
+        start: Start::Now,
+        saved: Vec::new(),
+        // The loss is not recorded: every look at the spool finds the failure of its writer.
+        stops_at_loss: true,
+        read_keys_max: 10,
+    };
+    fixture.writer = tokio::spawn(async move { match writer.run().await {} });
+    let cluster = fixture.cluster(0);
+    let is_lost = |error: &SourceError| matches!(error, SourceError::PositionLost { .. });
+    for _ in 0..2 {
+        let newest = timeout(DEADLINE, cluster.newest_position()).await.expect("in time");
+        assert!(is_lost(&newest.expect_err("nothing is read")), "each look-up fails");
+        let lookup = timeout(DEADLINE, cluster.look_up()).await.expect("in time");
+        assert!(is_lost(&lookup.expect_err("nothing is read")));
+    }
+    let error = timeout(DEADLINE, cluster.identity()).await.expect("the reader gets it, too").expect_err("it is lost");
+    assert!(is_lost(&error), "{error}");
+    assert!(cluster.is_logged(&error));
+    assert!(timeout(DEADLINE, cluster.identity()).await.is_err(), "once");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_found_although_the_log_has_grown_before_it_was_recorded() {
     let mut fixture = Fixture::new(1 << 30);
