@@ -9,6 +9,8 @@
 //! Invariants:
 //! * Nothing is sent before the gate has let it pass ([`Source::wait_until_visible`]). Each read costs one call of the
 //!   gate.
+//! * A start from the present passes the gate, too, before its position is sent: a client that reads the database after that
+//!   sees all commits before the position.
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
@@ -222,6 +224,10 @@ impl LogReader {
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
         let position = opened.position.clone();
+        if from.is_none() && start == Start::Now {
+            // The end of the log may be ahead of readers: deletes of what they do not see yet are never sent.
+            opened.source.wait_until_visible(&position).await?;
+        }
         if start_throttle.allow(Instant::now()).is_some() {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
