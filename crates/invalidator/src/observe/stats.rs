@@ -74,7 +74,7 @@ impl Statistics {
     }
 
     /// Records that cluster number `cluster` has applied every delete of the commit at `position`.
-    pub(crate) fn record_applied(
+    pub fn record_applied(
         &self,
         cluster: usize,
         position: &Position,

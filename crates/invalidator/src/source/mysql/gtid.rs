@@ -27,6 +27,16 @@ pub enum GtidPosition {
     Mysql(GtidSet),
 }
 
+impl GtidPosition {
+    /// Parses the text of a position of the same kind of server.
+    pub fn parse_same_kind(&self, text: &str) -> Option<GtidPosition> {
+        match self {
+            GtidPosition::Mariadb(_) => GtidList::parse(text).map(GtidPosition::Mariadb),
+            GtidPosition::Mysql(_) => GtidSet::parse(text).map(GtidPosition::Mysql),
+        }
+    }
+}
+
 impl fmt::Display for GtidPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
