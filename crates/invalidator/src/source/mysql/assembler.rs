@@ -68,7 +68,7 @@ pub struct Assembler {
     /// The compressed transaction of which events have not been processed yet.
     compressed: Option<TransactionPayload>,
     prepared: PreparedTransactions,
-    /// Transactions that were prepared before a start from the present, and not resolved when it ended.
+    /// Transactions whose commit is a loss, if their XA PREPARE is not read.
     unresolved: BTreeSet<String>,
     /// Complete commits, in order.
     ready: VecDeque<Commit>,
@@ -158,7 +158,7 @@ impl Assembler {
         for_outbox_tables || self.row_tables.needed_catalogue().is_some()
     }
 
-    /// Reading begins where a start from the present did, behind the XA PREPARE of these transactions.
+    /// The deletes of these transactions were not sent before reading began. The XA PREPARE of some may be read.
     pub fn set_unresolved(&mut self, unresolved: BTreeSet<String>) {
         self.unresolved = unresolved;
     }

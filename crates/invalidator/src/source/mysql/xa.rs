@@ -7,6 +7,7 @@
 //! |---|---|
 //! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
 //! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]) | are lost |
+//! | it was prepared before that start, and still when a later process began to read ([`list_unresolved`]) | are lost |
 //! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
 
 use super::{
@@ -184,6 +185,19 @@ pub async fn wait_until_resolved(
             return Ok(unresolved.into_iter().cloned().collect());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The transactions that are prepared now; none if the server does not list them. The commit of one whose XA PREPARE is not
+/// read from here on was never seen: a position is saved only when what is resolved before it has left the list.
+pub async fn list_unresolved(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
+    match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
+        Ok(rows) => Ok(rows.iter().filter_map(xid_of_row).collect()),
+        Err(error) => {
+            // The first start has warned of it.
+            tracing::debug!(why = error.message, "XA RECOVER failed");
+            Ok(BTreeSet::new())
+        }
     }
 }
 
