@@ -63,7 +63,8 @@ fn pending_deletes_of_a_cluster_that_is_down_are_bounded_in_memory() {
             bytes_max = bytes_max.max(live_bytes() - before);
         }
         let each = bytes_max / keys as isize;
-        let shown = format!("{keys} keys take {bytes_max} bytes, {each} each; refused: {is_refused}, {servers} servers");
+        let shown =
+            format!("{keys} keys take {bytes_max} bytes, {each} each; refused: {is_refused}, {servers} servers");
         println!("{shown}");
         assert!(bytes_max < BYTES_MAX, "{shown}");
         assert!(each < 700, "{shown}");

@@ -184,7 +184,10 @@ impl Assembler {
         let event = BinlogEvent::read(bytes, self.has_checksum)?;
         // The end of an event outside of transactions may refer to another file.
         if !event.is_artificial
-            && !matches!(event.body, EventData::Other | EventData::Format { .. } | EventData::Rotate { .. })
+            && !matches!(
+                event.body,
+                EventData::Other | EventData::Unknown(_) | EventData::Format { .. } | EventData::Rotate { .. }
+            )
         {
             self.end.advance(event.end, event.bytes);
         }
@@ -244,6 +247,13 @@ impl Assembler {
                     position: Position(self.resume_position().to_string()),
                     why: "the server reports that it lost a part of its log (an incident event)".into(),
                 });
+            }
+            EventData::Unknown(kind) => {
+                let why = format!(
+                    "the log has an event of the unknown kind {kind} behind {} in {}, which may hold changes of rows:                      update lookaside-invalidator, or turn off what makes the server write such events, empty the clusters,                      and begin behind it (move the positions away; --from now)",
+                    self.end.offset, self.end.file
+                );
+                return Err(SourceError::Unusable { why });
             }
             EventData::Other => {}
         }

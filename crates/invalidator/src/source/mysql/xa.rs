@@ -228,7 +228,8 @@ mod tests {
         let server = |server: u32| format!("3e11fa47-71ca-11e1-9e33-{server:012x}");
         let mut prepared = PreparedTransactions::default();
         let position = |number: u64| {
-            let servers: Vec<_> = (0..20).map(|at| format!("{}:1-{}", server(at), if at == 9 { number } else { 5 })).collect();
+            let servers: Vec<_> =
+                (0..20).map(|at| format!("{}:1-{}", server(at), if at == 9 { number } else { 5 })).collect();
             GtidPosition::Mysql(GtidSet::parse(&servers.join(",")).expect("a position"))
         };
         for number in 1..=4 {
