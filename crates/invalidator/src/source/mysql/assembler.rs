@@ -84,6 +84,7 @@ impl Assembler {
             has_comments: !options.outbox_only,
             is_replay: options.is_replay,
             row_tables: RowTables::new(
+                read_position.server_kind(),
                 options.row_rules.clone(),
                 options.accepted.contains(&UnsafeSetting::BinlogRowMetadata),
             ),

@@ -7,7 +7,10 @@
 //!
 //! A position before all transactions is written `none`, so that its text is never empty.
 
-use super::cursor::{Cursor, Malformed};
+use super::{
+    cursor::{Cursor, Malformed},
+    settings::ServerKind,
+};
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
@@ -28,6 +31,14 @@ pub enum GtidPosition {
 }
 
 impl GtidPosition {
+    /// The kind of server that has such positions.
+    pub fn server_kind(&self) -> ServerKind {
+        match self {
+            GtidPosition::Mariadb(_) => ServerKind::Mariadb,
+            GtidPosition::Mysql(_) => ServerKind::Mysql,
+        }
+    }
+
     /// Parses the text of a position of the same kind of server.
     pub fn parse_same_kind(&self, text: &str) -> Option<GtidPosition> {
         match self {
