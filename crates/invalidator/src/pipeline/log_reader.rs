@@ -30,7 +30,14 @@ use crate::{
     source::{Anomalies, RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
 };
 use lookaside_telemetry::LogThrottle;
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
@@ -79,6 +86,8 @@ pub(crate) enum ReaderMessage {
         log_identity: String,
         /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
+        /// [`LogReader::stops`] until then: the log is read while it stays so.
+        stops: u64,
     },
     /// Commits that readers see, in order.
     Commits(Commits),
@@ -94,6 +103,8 @@ pub(crate) struct LogReader {
     pub read_keys_max: usize,
     pub statistics: Arc<ClusterStatistics>,
     pub sender: mpsc::Sender<ReaderMessage>,
+    /// How often reading has stopped.
+    pub stops: Arc<AtomicU64>,
 }
 
 enum ReadStop {
@@ -133,6 +144,7 @@ impl LogReader {
         loop {
             let from_before = from.clone();
             let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &loss, &mut log.start).await;
+            self.stops.fetch_add(1, SeqCst);
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
                 self.report_loss(&error, &mut reported_loss);
@@ -232,7 +244,7 @@ impl LogReader {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
-        self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
+        self.send_start(actual, position.clone()).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
         let (mut rejected, mut anomalies) = (0, Anomalies::default());
@@ -277,7 +289,11 @@ impl LogReader {
         }
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
-        self.send(ReaderMessage::StartAt { log_identity, position: opened.position }).await
+        self.send_start(log_identity, opened.position).await
+    }
+
+    async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {
+        self.send(ReaderMessage::StartAt { log_identity, position, stops: self.stops.load(SeqCst) }).await
     }
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {

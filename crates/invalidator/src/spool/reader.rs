@@ -131,10 +131,15 @@ impl CommitLog for SpooledLog {
         })
     }
 
+    /// Fails while the log is not read, as after a failover to a server that has less: its position would be taken for one of
+    /// the present epoch, which a loss is about to end.
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async {
             let newest = self.spool.log.newest_position().await?;
             let epoch = self.wait_for_epoch().await?;
+            if let Some(failure) = self.spool.state.lock().failure.clone() {
+                return Err(failure);
+            }
             Ok(SpoolPosition::new(epoch, &newest).text())
         })
     }

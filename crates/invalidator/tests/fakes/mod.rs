@@ -50,6 +50,8 @@ pub struct DatabaseState {
     pub identity: String,
     /// How many of the next calls fail.
     pub failures: usize,
+    /// How many of the next reads fail, while look-ups succeed.
+    pub reading_failures: usize,
     /// Every call fails with this; `None` if the database runs.
     pub outage: Option<SourceError>,
     /// In how many of 100 calls the source fails.
@@ -71,6 +73,7 @@ impl Database {
             is_always_lost: false,
             identity: "database-1".into(),
             failures: 0,
+            reading_failures: 0,
             outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
@@ -90,6 +93,21 @@ impl Database {
         let keys = keys.iter().map(ToString::to_string).collect();
         self.state().commits.push(CommittedTransaction { keys, visible_at: Instant::now() + visible_after });
         self.committed.notify_waiters();
+    }
+
+    /// Has sources look for commits, and fail if that is scripted.
+    pub fn wake_sources(&self) {
+        self.committed.notify_waiters();
+    }
+
+    fn fail_to_read_if_scripted(&self) -> Result<(), SourceError> {
+        let mut state = self.state();
+        if state.reading_failures > 0 {
+            state.reading_failures -= 1;
+            return Err(SourceError::Unreachable { why: "scripted failure to read".into() });
+        }
+        drop(state);
+        self.fail_if_scripted()
     }
 
     fn fail_if_scripted(&self) -> Result<(), SourceError> {
@@ -123,7 +141,7 @@ impl CommitLog for FakeLog {
 
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
-            self.0.fail_if_scripted()?;
+            self.0.fail_to_read_if_scripted()?;
             let mut state = self.0.state();
             let read = match start {
                 Start::Earliest => state.purged,
@@ -171,7 +189,7 @@ impl Source for FakeSource {
             loop {
                 let database = self.database.clone();
                 let committed = database.committed.notified();
-                self.database.fail_if_scripted()?;
+                self.database.fail_to_read_if_scripted()?;
                 if let Some(commits) = self.read_commits(keys_max) {
                     return Ok(commits);
                 }

@@ -42,6 +42,31 @@ async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once()
     assert!(!fixture.cluster(1).covers(&Position("4".into()), &newest), "a router is not told that all is deleted");
 }
 
+/// The end of the log of a server that had less, after a failover, was taken for a position of the former one's log: a router
+/// that waited was notified that its cluster is up to date, before the clusters were flushed.
+#[tokio::test(start_paused = true)]
+async fn a_newest_position_is_not_known_before_a_loss_is_recorded() {
+    let mut fixture = Fixture::new(1 << 30);
+    let start = fixture.open(0).await.position;
+    fixture.saved[0] = Some(start.clone());
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    assert_eq!(fixture.cluster(0).newest_position().await.expect("it is read").0, "4");
+    fixture.writer.abort();
+    fixture.log.commit(4);
+    fixture.log.state.lock().released = 8;
+    fixture.log.state.lock().is_hidden = true;
+    fixture.restart();
+    until("the loss is noticed", || fixture.spool.statistics.gaps.value() == 1).await;
+    until("it is marked", || fixture.spool.is_orphan()).await;
+    let newest = timeout(DEADLINE, fixture.cluster(0).newest_position()).await.expect("in time");
+    newest.expect_err("the loss is not recorded");
+    fixture.log.state.lock().is_hidden = false;
+    let newest = until_ok("it is known", async || fixture.cluster(0).newest_position().await).await;
+    assert_eq!(newest.0, "1:8");
+    assert!(!fixture.cluster(0).covers(&Position("4".into()), &newest));
+}
+
 /// Clusters are flushed when they find a loss: a client that fills a key after that must see the commits before the new
 /// position, whose deletes are never sent.
 #[tokio::test(start_paused = true)]
