@@ -136,6 +136,24 @@ async fn position_does_not_pass_a_commit_that_readers_do_not_see() {
     }
 }
 
+/// Positions kept the name of the former server for as long as the process ran: each later start found that another server
+/// continues the log.
+#[tokio::test(start_paused = true)]
+async fn position_after_a_failover_has_the_name_of_the_new_server() {
+    let fixture = Fixture::new(1);
+    let (_, disk) = &fixture.clusters[0];
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a"], ms(0));
+    until("the first commit is saved", || disk.position() == Some(1)).await;
+    fixture.database.state().identity = "database-2".into();
+    fixture.database.state().former = Some("database-1".into());
+    fixture.database.state().failures = 1;
+    fixture.database.commit(&["b"], ms(0));
+    until("the second commit is saved", || disk.position() == Some(2)).await;
+    let saved = disk.saved.lock().expect("no panic while it is held").clone().expect("a position");
+    assert_eq!(saved.log_identity, "database-2");
+}
+
 /// All but the statements without rows were only in the log of the invalidator.
 #[tokio::test(start_paused = true)]
 async fn anomalies_are_counted_over_all_sources() {

@@ -210,7 +210,9 @@ impl PipelineTask {
     /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
     /// must not start later than here.
     fn start_at(&mut self, log_identity: String, position: Position) {
-        if let Some((_, pending)) = &mut self.pending {
+        if let Some((identity, pending)) = &mut self.pending {
+            // After a failover another server continues the log, and positions are its own.
+            *identity = log_identity;
             pending.advance(position);
             self.schedule_save();
         } else {

@@ -48,6 +48,8 @@ pub struct DatabaseState {
     /// Whether a position is lost as soon as it is read from.
     pub is_always_lost: bool,
     pub identity: String,
+    /// The identity of the log that this one continues; `None` if it continues none.
+    pub former: Option<String>,
     /// How many of the next calls fail.
     pub failures: usize,
     /// How many of the next reads fail, while look-ups succeed.
@@ -72,6 +74,7 @@ impl Database {
             purged: 0,
             is_always_lost: false,
             identity: "database-1".into(),
+            former: None,
             failures: 0,
             reading_failures: 0,
             outage: None,
@@ -156,6 +159,10 @@ impl CommitLog for FakeLog {
             let source = Box::new(FakeSource { database: self.0.clone(), read });
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
+    }
+
+    fn continues<'a>(&'a self, former: &'a str, _: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
+        Box::pin(async move { Ok(self.0.state().former.as_deref() == Some(former)) })
     }
 
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
