@@ -2,7 +2,11 @@
 
 use crate::fakes::{Fixture, UncheckedDisk, until};
 use crate::gate_switch::TwoPipelines;
-use crate::mysql_server::{Client, DEADLINE, Server, TABLES, fetched::mysqld, keys_of};
+use crate::mysql_server::{
+    Client, DEADLINE, Server, TABLES,
+    fetched::{mysqld, newer_mariadbd},
+    keys_of,
+};
 use bytes::Bytes;
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -32,6 +36,13 @@ async fn a_row_that_readers_do_not_see_waits_at_the_gate_of_mysql() {
     let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
     server.client().await.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
     check_invisible_rows(&server, ("source", "replica")).await;
+}
+
+/// It does not say where the events of a transaction end.
+#[tokio::test]
+async fn a_row_that_readers_do_not_see_waits_at_the_gate_of_newer_mariadb() {
+    let Some(mariadbd) = newer_mariadbd() else { return };
+    check_invisible_rows(&Server::start_newer_mariadb(&mariadbd, &[]).await, ("master", "slave")).await;
 }
 
 /// Commits wait for a replica that does not exist: they are in the log, and readers do not see them. Without the gate a
@@ -90,6 +101,12 @@ async fn without_the_gate_the_delete_of_an_invisible_row_gets_through_of_mysql()
     let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
     server.client().await.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
     check_without_gate(&server, ("source", "replica")).await;
+}
+
+#[tokio::test]
+async fn without_the_gate_the_delete_of_an_invisible_row_gets_through_of_newer_mariadb() {
+    let Some(mariadbd) = newer_mariadbd() else { return };
+    check_without_gate(&Server::start_newer_mariadb(&mariadbd, &[]).await, ("master", "slave")).await;
 }
 
 /// Two pipelines read the same log, one of them without its gate.
@@ -154,7 +171,10 @@ async fn a_start_from_the_present_waits_until_readers_see_it() {
 /// Eight writers insert rows and name them. A reader that queries a row when its key has passed the gate must find it.
 #[tokio::test]
 async fn readers_see_a_row_after_the_gate() {
-    check_gate(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+    let insert = |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */");
+    check_gate(Server::start(&[]).await, 150, insert).await;
+    let Some(mariadbd) = newer_mariadbd() else { return };
+    check_gate(Server::start_newer_mariadb(&mariadbd, &[]).await, 150, insert).await;
 }
 
 /// A cluster that applies all.
@@ -218,18 +238,19 @@ async fn a_burst_without_keys_asks_the_gate_at_most_every_ten_milliseconds() {
 
 #[tokio::test]
 async fn readers_see_a_prepared_row_after_the_gate() {
-    check_gate(150, |id| {
+    let insert = |id| {
         format!(
             "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
              XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
         )
-    })
-    .await;
+    };
+    check_gate(Server::start(&[]).await, 150, insert).await;
+    let Some(mariadbd) = newer_mariadbd() else { return };
+    check_gate(Server::start_newer_mariadb(&mariadbd, &[]).await, 150, insert).await;
 }
 
-async fn check_gate(rows: usize, insert: fn(usize) -> String) {
+async fn check_gate(server: Server, rows: usize, insert: fn(usize) -> String) {
     const WRITERS: usize = 8;
-    let server = Server::start(&[]).await;
     server.client().await.run(TABLES).await;
     let mut source = server.source(Start::Now).await;
     let mut reader = server.client().await;

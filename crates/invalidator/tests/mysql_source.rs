@@ -1,6 +1,6 @@
 //! The binlog source against a real MariaDB: the keys and their order, and which servers are refused.
 
-use crate::mysql_server::{DEADLINE, END, Server, TABLES, keys_of, kinds, last_position, read_until};
+use crate::mysql_server::{DEADLINE, END, Server, TABLES, fetched, keys_of, kinds, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
 use lookaside_invalidator::{CommitLog, Source, SourceError, Start};
@@ -156,7 +156,16 @@ async fn compressed_and_unchecked_logs_are_read() {
 
 #[tokio::test]
 async fn prepared_transactions_are_held_until_their_commit() {
-    let server = Server::start(&[]).await;
+    check_prepared_transactions(Server::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn prepared_transactions_of_newer_mariadb_are_held_until_their_commit() {
+    let Some(mariadbd) = fetched::newer_mariadbd() else { return };
+    check_prepared_transactions(Server::start_newer_mariadb(&mariadbd, &[]).await).await;
+}
+
+async fn check_prepared_transactions(server: Server) {
     let mut client = server.client().await;
     let mut other = server.client().await;
     client.run(TABLES).await;
@@ -345,7 +354,16 @@ async fn replica_that_drops_statements_is_refused() {
 
 #[tokio::test]
 async fn large_transaction_is_split() {
-    let server = Server::start(&[]).await;
+    check_large_transaction(Server::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn large_transaction_of_newer_mariadb_is_split() {
+    let Some(mariadbd) = fetched::newer_mariadbd() else { return };
+    check_large_transaction(Server::start_newer_mariadb(&mariadbd, &[]).await).await;
+}
+
+async fn check_large_transaction(server: Server) {
     let mut client = server.client().await;
     client.run(TABLES).await;
     let mut source = server.source(Start::Now).await;
