@@ -211,6 +211,28 @@ async fn waiting_router_is_notified_once_everything_committed_before_is_deleted(
     assert!(!other.gets().iter().any(|key| key.contains("caught_up")), "a router that does not wait is not notified");
 }
 
+/// While the log was not read a failover could be under way: the newest position was that of a server that had less, and a
+/// router served what a flush was about to remove.
+#[tokio::test(start_paused = true)]
+async fn waiting_router_is_not_notified_while_the_log_is_not_read() {
+    let router = FakeRouter::new("router:1", Answers);
+    let (fixture, _run) = fixture_through(&[&router]);
+    fixture.database.commit(&["a"], ms(0));
+    until("it is deleted", || fixture.stat("cluster:a:commits") == "1").await;
+    // Look-ups succeed meanwhile, and all is deleted.
+    fixture.database.state().reading_failures = 20;
+    fixture.database.wake_sources();
+    until("reading stops", || fixture.stat("cluster:a:state") == "source_failing").await;
+    close_gate(&router, "run1");
+    until("the log is read again", || {
+        let is_failing = fixture.stat("cluster:a:state") == "source_failing";
+        assert!(!is_failing || !is_notified(&router, "run1"), "the log is not read");
+        !is_failing
+    })
+    .await;
+    until("it is notified", || is_notified(&router, "run1")).await;
+}
+
 /// A router answers a connection in order, so one server that hung held up all batches behind its own: four of them were
 /// in flight, and then none was sent for up to two seconds.
 #[tokio::test(start_paused = true)]

@@ -119,14 +119,16 @@ async fn check_types(server: &Server, types: &[(&str, &str, &str)]) {
     client.run("SET sql_mode = '', time_zone = '+02:00', NAMES utf8mb4").await;
     client.run("CREATE DATABASE app").await;
     let each = |text: &dyn Fn(usize) -> String| (0..types.len()).map(text).collect::<Vec<_>>().join(", ");
-    client.run(&format!("CREATE TABLE app.t ({})", each(&|at| format!("c{at} {}", types[at].0)))).await;
+    // The log may or may not have a character set of the first three.
+    let columns = each(&|at| format!("c{at} {}", types[at].0));
+    client.run(&format!("CREATE TABLE app.t (g GEOMETRY, j JSON, b BLOB, {columns})")).await;
     client.run("CREATE TABLE app.unwatched (a INT, b FLOAT)").await;
     let keys = each(&|at| format!("'c{at}:{{c{at}}}'"));
     let rules = rules(&format!("[[rule]]\ntable = 'app.t'\nkeys = [{keys}]"));
     let mut source = accepting_source(server, &rules, Start::Now).await;
     let mut expected: Vec<String> = (0..types.len()).map(|at| format!("c{at}:{}", types[at].2)).collect();
     expected.sort();
-    let insert = format!("INSERT INTO app.t VALUES ({})", each(&|at| types[at].1.to_owned()));
+    let insert = format!("INSERT INTO app.t VALUES (NULL, NULL, NULL, {})", each(&|at| types[at].1.to_owned()));
     let nulls = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = NULL")));
     let values = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = {}", types[at].1)));
     for statement in [insert.as_str(), &nulls, &values, "DELETE FROM app.t"] {
@@ -339,6 +341,42 @@ async fn rows_from_before_names_were_exchanged_have_the_names_of_the_log() {
     let keys = keys_after(&mut client, &mut late, &[]).await;
     assert_eq!(keys, [&flush(), "all", "e:Ada", "e:a", "e:b", "u:1"], "the names are exchanged by the ALTER");
     assert_eq!(rules.statistics.inexpressible.value(), 1, "the ALTER");
+}
+
+/// Columns had another character set when the log was read, or held bytes instead of text. The rows look alike, so those of
+/// before had keys in the wrong encoding.
+#[tokio::test]
+async fn rows_from_before_another_character_set_do_not_get_it() {
+    const UTF8: &str = "TEXT CHARACTER SET utf8mb4";
+    const BINARY: &str = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+    let cases = [
+        (UTF8, "BLOB", None, "416461"),
+        ("VARCHAR(20) CHARACTER SET latin1", "VARBINARY(20)", None, "416461"),
+        ("VARBINARY(20)", "VARCHAR(20) CHARACTER SET latin1", None, "Ada"),
+        (UTF8, "TEXT CHARACTER SET latin1", None, "Ada"),
+        (BINARY, "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", Some("t:Zoë"), "Ada"),
+    ];
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run("SET NAMES utf8mb4; CREATE DATABASE app").await;
+        for (before, after, row_before, row_after) in cases {
+            client.run("DROP TABLE IF EXISTS app.t").await;
+            client.run(&format!("CREATE TABLE app.t (id INT PRIMARY KEY, c {before})")).await;
+            let rules = rules("[[rule]]\ntable = 'app.t'\nkeys = ['t:{c}']\notherwise = 'flush-cluster'");
+            let begin = Start::At(source(&server, &rules, Start::Now).await.position().clone());
+            client.run("INSERT INTO app.t VALUES (1, 'Zoë')").await;
+            client.run(&format!("ALTER TABLE app.t MODIFY c {after}")).await;
+            client.run("INSERT INTO app.t VALUES (2, 'Ada')").await;
+            let mut late = source(&server, &rules, begin).await;
+            let keys = keys_after(&mut client, &mut late, &[]).await;
+            let row_after = format!("t:{row_after}");
+            let expected: Vec<String> = [flush(), row_after].into_iter().chain(row_before.map(str::to_owned)).collect();
+            assert_eq!(keys, expected, "{kind:?}: {before} to {after}");
+            let inexpressible = 1 + u64::from(row_before.is_none());
+            assert_eq!(rules.statistics.inexpressible.value(), inexpressible, "{kind:?}: {before} to {after}");
+        }
+    }
 }
 
 /// The same without names in the log. No row has the keys of another column: all are inexpressible, until the log has

@@ -1,6 +1,6 @@
 //! The binlog source against a real MariaDB: the keys and their order, and which servers are refused.
 
-use crate::mysql_server::{END, Server, TABLES, keys_of, last_position, read_until};
+use crate::mysql_server::{DEADLINE, END, Server, TABLES, fetched, keys_of, kinds, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
 use lookaside_invalidator::{CommitLog, Source, SourceError, Start};
@@ -156,7 +156,16 @@ async fn compressed_and_unchecked_logs_are_read() {
 
 #[tokio::test]
 async fn prepared_transactions_are_held_until_their_commit() {
-    let server = Server::start(&[]).await;
+    check_prepared_transactions(Server::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn prepared_transactions_of_newer_mariadb_are_held_until_their_commit() {
+    let Some(mariadbd) = fetched::newer_mariadbd() else { return };
+    check_prepared_transactions(Server::start_newer_mariadb(&mariadbd, &[]).await).await;
+}
+
+async fn check_prepared_transactions(server: Server) {
     let mut client = server.client().await;
     let mut other = server.client().await;
     client.run(TABLES).await;
@@ -237,6 +246,44 @@ async fn start_from_the_present_waits_for_prepared_transactions() {
     }
 }
 
+/// A process that was started again, or a standby that took over, knew of no transaction that was prepared before the first
+/// start: its commit was taken for one whose deletes had been sent.
+#[tokio::test]
+async fn commit_of_what_was_prepared_before_the_first_start_is_a_loss_for_a_later_process() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        for xid in ["committed", "undone"] {
+            let insert = format!("INSERT INTO app.user VALUES ({}, 'a') /* lookaside: {xid} */", xid.len());
+            client.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+            client = server.client().await;
+        }
+        let impatient = MysqlOptions { prepared_wait_max: Duration::from_millis(100), ..server.options() };
+        let mut first = server.try_source(impatient, Start::Now).await.expect("a source, and a warning");
+        client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
+        let position = last_position(&read_until(&mut first, "first").await);
+        drop(first);
+
+        let later = MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+        let mut opened = later.open(&Start::At(position)).await.expect("a source").source;
+        client.run("XA START 'new'; INSERT INTO app.user VALUES (2, '') /* lookaside: new */").await;
+        client.run("XA END 'new'; XA PREPARE 'new'; XA COMMIT 'new'; XA ROLLBACK 'undone'").await;
+        let mut keys = Vec::new();
+        while keys != ["new"] {
+            keys.extend(keys_of(&opened.next(10).await.expect("no loss").commits));
+        }
+        client.run("XA COMMIT 'committed'").await;
+        let lost = loop {
+            match tokio::time::timeout(DEADLINE, opened.next(10)).await.expect("in time") {
+                Ok(commits) => assert!(commits.commits.iter().all(|commit| commit.keys.is_empty()), "{kind:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(lost, SourceError::PositionLost { .. }), "{kind:?}: {lost}");
+    }
+}
+
 /// The first commit after an idle minute found the gate's connection closed, as the server's wait_timeout says.
 #[tokio::test]
 async fn gate_is_open_after_an_idle_time() {
@@ -307,7 +354,16 @@ async fn replica_that_drops_statements_is_refused() {
 
 #[tokio::test]
 async fn large_transaction_is_split() {
-    let server = Server::start(&[]).await;
+    check_large_transaction(Server::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn large_transaction_of_newer_mariadb_is_split() {
+    let Some(mariadbd) = fetched::newer_mariadbd() else { return };
+    check_large_transaction(Server::start_newer_mariadb(&mariadbd, &[]).await).await;
+}
+
+async fn check_large_transaction(server: Server) {
     let mut client = server.client().await;
     client.run(TABLES).await;
     let mut source = server.source(Start::Now).await;

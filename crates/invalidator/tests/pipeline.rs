@@ -2,8 +2,9 @@
 
 use crate::fakes::{self, Fixture, ms, until};
 use lookaside_invalidator::{
+    Start,
     keys::FLUSH_CLUSTER,
-    pipeline::{Options, pending::Limits},
+    pipeline::{Options, Pipeline, pending::Limits},
     source::Anomalies,
 };
 use proptest::prelude::*;
@@ -40,6 +41,22 @@ async fn gate_runs_once_per_read_before_any_delete() {
     assert!(of("visible 3") < of("delete"), "{events:?}");
     assert_eq!(events.iter().filter(|event| event.starts_with("visible")).count(), 1, "{events:?}");
     assert_eq!(events.iter().filter(|event| event.starts_with("delete")).count(), 1, "{events:?}");
+}
+
+/// A commit in the log that readers did not see at the first start was never deleted: a value that was filled then stayed.
+#[tokio::test(start_paused = true)]
+async fn start_from_the_present_passes_the_gate() {
+    let mut fixture = Fixture::new(1);
+    fixture.options.start = Start::Now;
+    fixture.database.commit(&["a"], ms(80));
+    let start = Instant::now();
+    // Whose disk does not know of the commit.
+    let pipeline = Pipeline { positions: fakes::UncheckedDisk::new(), ..fixture.pipeline(0) };
+    let _run = tokio::spawn(pipeline.run(fixture.shutdown.subscribe()));
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
+    assert!(start.elapsed() >= ms(80), "it runs after {:?}", start.elapsed());
+    let events = fixture.database.state().events.clone();
+    assert!(events.iter().any(|event| event == "visible 1"), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,6 +134,24 @@ async fn position_does_not_pass_a_commit_that_readers_do_not_see() {
         until("the commit without keys is saved", || disk.position() == Some(2)).await;
         assert_eq!(Instant::now() >= visible_at, gates_every_position);
     }
+}
+
+/// Positions kept the name of the former server for as long as the process ran: each later start found that another server
+/// continues the log.
+#[tokio::test(start_paused = true)]
+async fn position_after_a_failover_has_the_name_of_the_new_server() {
+    let fixture = Fixture::new(1);
+    let (_, disk) = &fixture.clusters[0];
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a"], ms(0));
+    until("the first commit is saved", || disk.position() == Some(1)).await;
+    fixture.database.state().identity = "database-2".into();
+    fixture.database.state().former = Some("database-1".into());
+    fixture.database.state().failures = 1;
+    fixture.database.commit(&["b"], ms(0));
+    until("the second commit is saved", || disk.position() == Some(2)).await;
+    let saved = disk.saved.lock().expect("no panic while it is held").clone().expect("a position");
+    assert_eq!(saved.log_identity, "database-2");
 }
 
 /// All but the statements without rows were only in the log of the invalidator.

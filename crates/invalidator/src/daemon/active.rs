@@ -57,8 +57,7 @@ impl Active {
         let (mut pipelines, mut watched) = (JoinSet::new(), Vec::new());
         for (index, cluster) in options.clusters.iter().enumerate() {
             let log = log_of(&cluster.name);
-            // A spooled log returns each failure of the writer once, and the pipeline needs it.
-            watched.push(if spool.is_some() { log_of(&cluster.name) } else { log.clone() });
+            watched.push(log.clone());
             pipelines.spawn(build_pipeline(daemon, index, log, term).run(shutdown.clone()));
         }
         background.spawn(source_lag::watch(watched, statistics.clone()));

@@ -74,13 +74,7 @@ impl Statistics {
     }
 
     /// Records that cluster number `cluster` has applied every delete of the commit at `position`.
-    pub(crate) fn record_applied(
-        &self,
-        cluster: usize,
-        position: &Position,
-        committed_at: SystemTime,
-        now: SystemTime,
-    ) {
+    pub fn record_applied(&self, cluster: usize, position: &Position, committed_at: SystemTime, now: SystemTime) {
         let latency_us = as_micros(now.duration_since(committed_at).unwrap_or_default());
         self.clusters[cluster].commits.add(1);
         self.clusters[cluster].locked.lock().latency_us.record(latency_us);

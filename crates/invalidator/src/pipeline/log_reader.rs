@@ -9,6 +9,8 @@
 //! Invariants:
 //! * Nothing is sent before the gate has let it pass ([`Source::wait_until_visible`]). Each read costs one call of the
 //!   gate.
+//! * A start from the present passes the gate, too, before its position is sent: a client that reads the database after that
+//!   sees all commits before the position.
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
@@ -28,7 +30,14 @@ use crate::{
     source::{Anomalies, RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
 };
 use lookaside_telemetry::LogThrottle;
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
@@ -77,6 +86,8 @@ pub(crate) enum ReaderMessage {
         log_identity: String,
         /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
+        /// [`LogReader::stops`] until then: the log is read while it stays so.
+        stops: u64,
     },
     /// Commits that readers see, in order.
     Commits(Commits),
@@ -92,6 +103,8 @@ pub(crate) struct LogReader {
     pub read_keys_max: usize,
     pub statistics: Arc<ClusterStatistics>,
     pub sender: mpsc::Sender<ReaderMessage>,
+    /// How often reading has stopped.
+    pub stops: Arc<AtomicU64>,
 }
 
 enum ReadStop {
@@ -131,6 +144,7 @@ impl LogReader {
         loop {
             let from_before = from.clone();
             let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &loss, &mut log.start).await;
+            self.stops.fetch_add(1, SeqCst);
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
                 self.report_loss(&error, &mut reported_loss);
@@ -222,11 +236,15 @@ impl LogReader {
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
         let position = opened.position.clone();
+        if from.is_none() && start == Start::Now {
+            // The end of the log may be ahead of readers: deletes of what they do not see yet are never sent.
+            opened.source.wait_until_visible(&position).await?;
+        }
         if start_throttle.allow(Instant::now()).is_some() {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
-        self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
+        self.send_start(actual, position.clone()).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
         let (mut rejected, mut anomalies) = (0, Anomalies::default());
@@ -271,7 +289,11 @@ impl LogReader {
         }
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
-        self.send(ReaderMessage::StartAt { log_identity, position: opened.position }).await
+        self.send_start(log_identity, opened.position).await
+    }
+
+    async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {
+        self.send(ReaderMessage::StartAt { log_identity, position, stops: self.stops.load(SeqCst) }).await
     }
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {

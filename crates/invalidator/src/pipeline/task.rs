@@ -8,7 +8,7 @@ use super::{
     log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
-    waiting_routers::WaitingRouters,
+    waiting_routers::{ReadingNumber, WaitingRouters},
 };
 use crate::{
     Commits, Position, SourceError,
@@ -20,7 +20,13 @@ use crate::{
 };
 use lookaside_client::spawn_in;
 use lookaside_telemetry::LogThrottle;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -36,7 +42,7 @@ impl Pipeline {
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<(), PipelineError> {
         let statistics = self.statistics.clusters()[self.cluster].clone();
         let (sender, commits) = mpsc::channel(1);
-        let mut reader = JoinSet::new();
+        let (mut reader, stops) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
         spawn_in(
             &mut reader,
             LogReader {
@@ -48,6 +54,7 @@ impl Pipeline {
                 read_keys_max: self.options.read_keys_max,
                 statistics: statistics.clone(),
                 sender,
+                stops: stops.clone(),
             }
             .run(),
         );
@@ -66,6 +73,8 @@ impl Pipeline {
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
             linger: Linger::new(linger_max),
+            reader_stops: stops,
+            started_after: None,
             waiting_routers: WaitingRouters::new(delivery),
             failure_log: FailureLog::default(),
         };
@@ -91,7 +100,7 @@ enum TaskResult {
     Batch(BatchNumber, InFlightBatch, Vec<DeleteResult>),
     Save(SavedPosition, Result<(), PositionError>),
     /// The newest position in the log, looked up after the router began to wait.
-    NewestPosition(WaitingRouter, Result<Position, SourceError>),
+    NewestPosition(WaitingRouter, Result<Position, SourceError>, ReadingNumber),
     Reported,
 }
 
@@ -127,6 +136,9 @@ struct PipelineTask {
     buffered: Option<Commits>,
     in_flight: InFlight,
     linger: Linger,
+    /// How often the reader has stopped, and how often before its last start; `None` if it has not started.
+    reader_stops: Arc<AtomicU64>,
+    started_after: Option<u64>,
     waiting_routers: WaitingRouters,
     failure_log: FailureLog,
 }
@@ -143,6 +155,7 @@ impl PipelineTask {
         loop {
             self.admit_buffered();
             self.send_batches();
+            self.look_up_newest_positions();
             self.report_caught_up();
             self.report_health();
             self.save_when_due();
@@ -161,9 +174,12 @@ impl PipelineTask {
                 }
                 // After the results: keys whose failure is known by now are released, too.
                 () = delivery.recovered() => self.release_retries(),
-                router = delivery.waiting_router() => self.look_up_newest_position(router),
+                router = delivery.waiting_router() => self.waiting_routers.add(router),
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
-                    Some(ReaderMessage::StartAt { log_identity, position }) => self.start_at(log_identity, position),
+                    Some(ReaderMessage::StartAt { log_identity, position, stops }) => {
+                        self.started_after = Some(stops);
+                        self.start_at(log_identity, position);
+                    }
                     Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
                     None => {
                         let result = reader.join_next().await.expect("there is one reader");
@@ -194,7 +210,9 @@ impl PipelineTask {
     /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
     /// must not start later than here.
     fn start_at(&mut self, log_identity: String, position: Position) {
-        if let Some((_, pending)) = &mut self.pending {
+        if let Some((identity, pending)) = &mut self.pending {
+            // After a failover another server continues the log, and positions are its own.
+            *identity = log_identity;
             pending.advance(position);
             self.schedule_save();
         } else {
@@ -260,21 +278,28 @@ impl PipelineTask {
         }
     }
 
-    /// A router waits: looks up the commits that must be deleted before it may serve gets.
-    fn look_up_newest_position(&mut self, router: WaitingRouter) {
-        self.waiting_routers.add(router.clone());
-        let log = self.pipeline.log.clone();
-        spawn_in(&mut self.in_flight.tasks, async move {
-            let newest = log.newest_position().await;
-            TaskResult::NewestPosition(router, newest)
-        });
+    /// The present time of reading; `None` if the log is not read now.
+    fn reading(&self) -> Option<ReadingNumber> {
+        self.started_after.filter(|stops| *stops == self.reader_stops.load(SeqCst))
+    }
+
+    /// Looks up the commits that must be deleted before routers that wait may serve gets, once the log is read.
+    fn look_up_newest_positions(&mut self) {
+        let Some(reading) = self.reading() else { return };
+        for router in self.waiting_routers.begin_look_ups(reading) {
+            let log = self.pipeline.log.clone();
+            spawn_in(&mut self.in_flight.tasks, async move {
+                let newest = log.newest_position().await;
+                TaskResult::NewestPosition(router, newest, reading)
+            });
+        }
     }
 
     /// Tells waiting routers that everything committed before they began to wait is deleted, once it is.
     fn report_caught_up(&mut self) {
-        let Some((_, pending)) = &self.pending else { return };
+        let (Some((_, pending)), Some(reading)) = (&self.pending, self.reading()) else { return };
         let (log, safe_position) = (&self.pipeline.log, pending.safe_position());
-        for router in self.waiting_routers.remove_reached(|target| log.covers(safe_position, target)) {
+        for router in self.waiting_routers.remove_reached(reading, |target| log.covers(safe_position, target)) {
             let delivery = self.pipeline.delivery.clone();
             spawn_in(&mut self.in_flight.tasks, async move {
                 delivery.report_caught_up(router).await;
@@ -290,7 +315,9 @@ impl PipelineTask {
                 self.complete_batch(batch, &results);
             }
             TaskResult::Save(position, result) => self.complete_save(position, result),
-            TaskResult::NewestPosition(router, newest) => self.waiting_routers.set_target(&router, newest.ok()),
+            TaskResult::NewestPosition(router, newest, reading) => {
+                self.waiting_routers.set_target(&router, newest.ok(), reading);
+            }
             TaskResult::Reported => {}
         }
     }

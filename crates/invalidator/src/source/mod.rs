@@ -2,6 +2,7 @@
 
 mod anomalies;
 pub mod mysql;
+pub(crate) mod packed_position;
 mod password;
 pub mod postgres;
 mod source_url;

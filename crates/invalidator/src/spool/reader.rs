@@ -23,7 +23,7 @@ const UNREADABLE: &str = "what was written to it and is not synced cannot be rea
 pub struct SpooledLog {
     spool: Arc<Spool>,
     cluster: String,
-    /// The failure of the writer that the pipeline knows of; `None` if it knows of none.
+    /// The failure of the writer that the reader of the pipeline knows of; `None` if it knows of none.
     reported: Arc<Mutex<Option<SourceError>>>,
 }
 
@@ -34,7 +34,24 @@ impl SpooledLog {
     }
 
     /// Waits until `check` returns something. Fails once for each failure of the writer.
-    async fn wait<T>(&self, mut check: impl FnMut(&Spool) -> Option<T>) -> Result<T, SourceError> {
+    async fn wait<T>(&self, check: impl FnMut(&Spool) -> Option<T>) -> Result<T, SourceError> {
+        self.wait_reporting(&self.reported, check).await
+    }
+
+    /// Waits until the log was read, for a look-up of its end; returns the present epoch. Fails for each failure of the
+    /// writer, however many look-ups there are, and leaves its report to the reader of the cluster, which has to act on it.
+    async fn wait_for_epoch(&self) -> Result<u64, SourceError> {
+        let epoch = |spool: &Spool| spool.log_identity().map(|_| spool.end().epoch);
+        self.wait_reporting(&Mutex::default(), epoch).await
+    }
+
+    /// Waits until `check` returns something. Fails if there is a failure of the writer other than `reported`, and makes it
+    /// that.
+    async fn wait_reporting<T>(
+        &self,
+        reported: &Mutex<Option<SourceError>>,
+        mut check: impl FnMut(&Spool) -> Option<T>,
+    ) -> Result<T, SourceError> {
         let mut changed = self.spool.changed.subscribe();
         loop {
             changed.mark_unchanged();
@@ -42,8 +59,8 @@ impl SpooledLog {
                 return Ok(found);
             }
             let failure = self.spool.state.lock().failure.clone();
-            if let Some(failure) = failure.filter(|failure| self.reported.lock().as_ref() != Some(failure)) {
-                *self.reported.lock() = Some(failure.clone());
+            if let Some(failure) = failure.filter(|failure| reported.lock().as_ref() != Some(failure)) {
+                *reported.lock() = Some(failure.clone());
                 return Err(failure);
             }
             changed.changed().await.expect("the spool has the sender");
@@ -114,10 +131,15 @@ impl CommitLog for SpooledLog {
         })
     }
 
+    /// Fails while the log is not read, as after a failover to a server that has less: its position would be taken for one of
+    /// the present epoch, which a loss is about to end.
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async {
             let newest = self.spool.log.newest_position().await?;
-            let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
+            let epoch = self.wait_for_epoch().await?;
+            if let Some(failure) = self.spool.state.lock().failure.clone() {
+                return Err(failure);
+            }
             Ok(SpoolPosition::new(epoch, &newest).text())
         })
     }
@@ -125,7 +147,7 @@ impl CommitLog for SpooledLog {
     fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
         Box::pin(async {
             let lookup = self.spool.log.look_up().await?;
-            let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
+            let epoch = self.wait_for_epoch().await?;
             Ok(LogLookup { newest: SpoolPosition::new(epoch, &lookup.newest).text(), ..lookup })
         })
     }

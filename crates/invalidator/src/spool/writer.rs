@@ -206,7 +206,14 @@ impl SpoolWriter {
         }
         let (position, loss) = match log.open(&self.start).await {
             Err(SourceError::PositionLost { position, why }) => (position, Some(why)),
-            opened => (opened?.position, None),
+            opened => {
+                let mut opened = opened?;
+                if self.start == Start::Now {
+                    // Deletes of what readers do not see yet are never sent.
+                    opened.source.wait_until_visible(&opened.position).await?;
+                }
+                (opened.position, None)
+            }
         };
         self.write_segment(log_identity, SpoolPosition::new(0, &position), loss).await
     }

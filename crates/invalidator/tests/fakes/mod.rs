@@ -48,8 +48,12 @@ pub struct DatabaseState {
     /// Whether a position is lost as soon as it is read from.
     pub is_always_lost: bool,
     pub identity: String,
+    /// The identity of the log that this one continues; `None` if it continues none.
+    pub former: Option<String>,
     /// How many of the next calls fail.
     pub failures: usize,
+    /// How many of the next reads fail, while look-ups succeed.
+    pub reading_failures: usize,
     /// Every call fails with this; `None` if the database runs.
     pub outage: Option<SourceError>,
     /// In how many of 100 calls the source fails.
@@ -70,7 +74,9 @@ impl Database {
             purged: 0,
             is_always_lost: false,
             identity: "database-1".into(),
+            former: None,
             failures: 0,
+            reading_failures: 0,
             outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
@@ -90,6 +96,21 @@ impl Database {
         let keys = keys.iter().map(ToString::to_string).collect();
         self.state().commits.push(CommittedTransaction { keys, visible_at: Instant::now() + visible_after });
         self.committed.notify_waiters();
+    }
+
+    /// Has sources look for commits, and fail if that is scripted.
+    pub fn wake_sources(&self) {
+        self.committed.notify_waiters();
+    }
+
+    fn fail_to_read_if_scripted(&self) -> Result<(), SourceError> {
+        let mut state = self.state();
+        if state.reading_failures > 0 {
+            state.reading_failures -= 1;
+            return Err(SourceError::Unreachable { why: "scripted failure to read".into() });
+        }
+        drop(state);
+        self.fail_if_scripted()
     }
 
     fn fail_if_scripted(&self) -> Result<(), SourceError> {
@@ -123,7 +144,7 @@ impl CommitLog for FakeLog {
 
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
-            self.0.fail_if_scripted()?;
+            self.0.fail_to_read_if_scripted()?;
             let mut state = self.0.state();
             let read = match start {
                 Start::Earliest => state.purged,
@@ -138,6 +159,10 @@ impl CommitLog for FakeLog {
             let source = Box::new(FakeSource { database: self.0.clone(), read });
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
+    }
+
+    fn continues<'a>(&'a self, former: &'a str, _: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
+        Box::pin(async move { Ok(self.0.state().former.as_deref() == Some(former)) })
     }
 
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
@@ -171,7 +196,7 @@ impl Source for FakeSource {
             loop {
                 let database = self.database.clone();
                 let committed = database.committed.notified();
-                self.database.fail_if_scripted()?;
+                self.database.fail_to_read_if_scripted()?;
                 if let Some(commits) = self.read_commits(keys_max) {
                     return Ok(commits);
                 }

@@ -1,8 +1,12 @@
 //! Commits whose deletes are not all acknowledged, in log order, and the safe position that follows from them.
 
-use crate::Position;
+use crate::{
+    Position,
+    source::packed_position::{PackedPosition, PositionPacker},
+};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -22,14 +26,18 @@ pub(super) struct PendingCommits {
     newest: u64,
     merged: u64,
     /// All commits up to here have been admitted.
-    admitted: Position,
+    admitted: Arc<PackedPosition>,
+    packer: PositionPacker,
+    /// All deletes up to here have been acknowledged.
+    safe: Position,
 }
 
+/// As many of them wait as keys, so their positions are packed, and shared with the next one.
 #[derive(Debug)]
 struct PendingCommit {
     /// The admitted position when this commit was admitted.
-    position_before: Position,
-    position: Position,
+    position_before: Arc<PackedPosition>,
+    position: Arc<PackedPosition>,
     committed_at: SystemTime,
     /// How many pending keys are tracked for this commit.
     keys: usize,
@@ -39,7 +47,9 @@ struct PendingCommit {
 
 impl PendingCommits {
     pub fn new(admitted: Position) -> PendingCommits {
-        PendingCommits { commits: BTreeMap::new(), newest: 0, merged: 0, admitted }
+        let mut packer = PositionPacker::default();
+        let packed = Arc::new(packer.pack(&admitted));
+        PendingCommits { commits: BTreeMap::new(), newest: 0, merged: 0, admitted: packed, packer, safe: admitted }
     }
 
     /// How many commits have pending deletes.
@@ -59,8 +69,9 @@ impl PendingCommits {
     }
 
     /// Adds a commit that is newer than all others and names `keys` keys. Returns its number.
-    pub fn insert(&mut self, position: Position, committed_at: SystemTime, keys: usize) -> u64 {
+    pub fn insert(&mut self, position: &Position, committed_at: SystemTime, keys: usize) -> u64 {
         self.newest += 1;
+        let position = Arc::new(self.packer.pack(position));
         let position_before = std::mem::replace(&mut self.admitted, position.clone());
         let commit = PendingCommit { position_before, position, committed_at, keys, is_merged: false };
         self.commits.insert(self.newest, commit);
@@ -69,7 +80,10 @@ impl PendingCommits {
 
     /// Sets the position up to which commits have been admitted.
     pub fn advance(&mut self, position: Position) {
-        self.admitted = position;
+        self.admitted = Arc::new(self.packer.pack(&position));
+        if self.commits.is_empty() {
+            self.safe = position;
+        }
     }
 
     /// Stops tracking a key for commit `number`: the key was acknowledged or, if `is_merged`, an older commit tracks
@@ -85,7 +99,13 @@ impl PendingCommits {
             let commit = entry.remove();
             match commit.is_merged {
                 true => self.merged += 1,
-                false => acked.push(AckedCommit { position: commit.position, committed_at: commit.committed_at }),
+                false => {
+                    acked.push(AckedCommit { position: commit.position.unpack(), committed_at: commit.committed_at })
+                }
+            }
+            let oldest = self.commits.first_key_value().map(|(oldest, commit)| (*oldest, &commit.position_before));
+            if oldest.is_none_or(|(oldest, _)| oldest > number) {
+                self.safe = oldest.map_or(&self.admitted, |(_, before)| before).unpack();
             }
         }
     }
@@ -97,6 +117,6 @@ impl PendingCommits {
 
     /// All deletes up to here have been acknowledged: the position before the oldest pending commit.
     pub fn safe_position(&self) -> &Position {
-        self.commits.first_key_value().map_or(&self.admitted, |(_, oldest)| &oldest.position_before)
+        &self.safe
     }
 }

@@ -25,7 +25,8 @@
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released. A fresh delete that
 //!   is refused uses no capacity any more.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
-//!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind.
+//!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind. A position may be long, and is
+//!   there once, as a difference from others.
 //!
 //! Deletes of different keys need no order: a delete is idempotent, and a reader that fills a key after the delete
 //! reads a database that already shows the commit.
@@ -131,7 +132,7 @@ impl PendingDeletes {
         if commit.keys.is_empty() {
             return self.advance(commit.position);
         }
-        let number = self.commits.insert(commit.position, commit.committed_at, commit.keys.len());
+        let number = self.commits.insert(&commit.position, commit.committed_at, commit.keys.len());
         commit.keys.into_iter().for_each(|key| self.add_unsent(key.into(), number));
     }
 

@@ -68,7 +68,7 @@ pub struct Assembler {
     /// The compressed transaction of which events have not been processed yet.
     compressed: Option<TransactionPayload>,
     prepared: PreparedTransactions,
-    /// Transactions that were prepared before a start from the present, and not resolved when it ended.
+    /// Transactions whose commit is a loss, if their XA PREPARE is not read.
     unresolved: BTreeSet<String>,
     /// Complete commits, in order.
     ready: VecDeque<Commit>,
@@ -84,6 +84,7 @@ impl Assembler {
             has_comments: !options.outbox_only,
             is_replay: options.is_replay,
             row_tables: RowTables::new(
+                read_position.server_kind(),
                 options.row_rules.clone(),
                 options.accepted.contains(&UnsafeSetting::BinlogRowMetadata),
             ),
@@ -158,7 +159,7 @@ impl Assembler {
         for_outbox_tables || self.row_tables.needed_catalogue().is_some()
     }
 
-    /// Reading begins where a start from the present did, behind the XA PREPARE of these transactions.
+    /// The deletes of these transactions were not sent before reading began. The XA PREPARE of some may be read.
     pub fn set_unresolved(&mut self, unresolved: BTreeSet<String>) {
         self.unresolved = unresolved;
     }
@@ -184,7 +185,10 @@ impl Assembler {
         let event = BinlogEvent::read(bytes, self.has_checksum)?;
         // The end of an event outside of transactions may refer to another file.
         if !event.is_artificial
-            && !matches!(event.body, EventData::Other | EventData::Format { .. } | EventData::Rotate { .. })
+            && !matches!(
+                event.body,
+                EventData::Other | EventData::Unknown(_) | EventData::Format { .. } | EventData::Rotate { .. }
+            )
         {
             self.end.advance(event.end, event.bytes);
         }
@@ -244,6 +248,13 @@ impl Assembler {
                     position: Position(self.resume_position().to_string()),
                     why: "the server reports that it lost a part of its log (an incident event)".into(),
                 });
+            }
+            EventData::Unknown(kind) => {
+                let why = format!(
+                    "the log has an event of the unknown kind {kind} behind {} in {}, which may hold changes of rows:                      update lookaside-invalidator, or turn off what makes the server write such events, empty the clusters,                      and begin behind it (move the positions away; --from now)",
+                    self.end.offset, self.end.file
+                );
+                return Err(SourceError::Unusable { why });
             }
             EventData::Other => {}
         }

@@ -6,9 +6,14 @@
 use super::{
     charset::Charset,
     connection::{MysqlConnection, Row, text},
+    table_metadata::BINARY_COLLATION,
 };
 use crate::{SourceError, rules::Rules, rules::TableName};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The declared columns of tables. A table that is missing does not exist, or the account has no privilege on it.
 pub type Catalogue = BTreeMap<TableName, Vec<Declared>>;
@@ -23,6 +28,8 @@ pub struct Declared {
     pub column_type: String,
     /// The name of the character set; `None` unless it is text.
     pub charset: Option<String>,
+    /// The numbers of the collations that values of it have in the log; empty if they are not known.
+    pub collations: Arc<BTreeSet<u64>>,
     /// The longest value in bytes; 0 unless it is text or bytes.
     pub octets: u64,
     pub precision: u64,
@@ -51,10 +58,41 @@ pub async fn load(connection: &mut MysqlConnection, rules: &Rules) -> Result<Cat
         .collect();
     let sql =
         format!("{SELECT_COLUMNS} WHERE {} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION", tables.join(" OR "));
-    for row in connection.query(&sql).await? {
-        catalogue.entry(table_of(&row)).or_default().push(Declared::read(&row));
+    let rows = connection.query(&sql).await?;
+    let charsets = load_charsets(connection).await?;
+    for row in rows {
+        let mut declared = Declared::read(&row);
+        let charset = declared.charset.as_deref().or_else(|| declared.holds_bytes().then_some(BYTES));
+        declared.collations = charset.and_then(|charset| charsets.get(charset)).cloned().unwrap_or_default();
+        catalogue.entry(table_of(&row)).or_default().push(declared);
     }
     Ok(catalogue)
+}
+
+/// The name of the character set of bytes.
+const BYTES: &str = "binary";
+
+/// How long a query of the collations may take.
+const COLLATIONS_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The numbers of the collations of each character set.
+async fn load_charsets(connection: &mut MysqlConnection) -> Result<BTreeMap<String, Arc<BTreeSet<u64>>>, SourceError> {
+    // MariaDB from 10.10 on has collations of several character sets, and their numbers here alone.
+    let by_charset = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY";
+    let rows = match connection.try_query(by_charset, COLLATIONS_WAIT_MAX).await? {
+        Ok(rows) => rows,
+        // Others have no numbers there.
+        Err(_) => connection.query("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS").await?,
+    };
+    let mut charsets = BTreeMap::<String, BTreeSet<u64>>::new();
+    for row in rows {
+        let number = text(&row, 0).and_then(|number| number.parse().ok());
+        if let (Some(number), Some(charset)) = (number, text(&row, 1)) {
+            charsets.entry(charset).or_default().insert(number);
+        }
+    }
+    charsets.entry(BYTES.into()).or_default().insert(BINARY_COLLATION);
+    Ok(charsets.into_iter().map(|(charset, numbers)| (charset, Arc::new(numbers))).collect())
 }
 
 /// Reads the first column of each table with one of `names`, in any schema.
@@ -89,6 +127,7 @@ impl Declared {
             data_type: text(row, 3).unwrap_or_default().to_ascii_lowercase(),
             column_type: text(row, 4).unwrap_or_default(),
             charset: text(row, 5),
+            collations: Arc::default(),
             octets: number(6),
             precision: number(7),
             scale: number(8),
@@ -133,6 +172,16 @@ impl Declared {
     /// The character set of its text; `None` if it is not supported.
     pub fn charset(&self) -> Option<Charset> {
         Charset::from_name(self.charset.as_deref()?)
+    }
+
+    /// Whether it holds bytes.
+    fn holds_bytes(&self) -> bool {
+        self.data_type.ends_with("blob") || matches!(self.data_type.as_str(), "binary" | "varbinary")
+    }
+
+    /// Whether a table map's column with this collation can be this one, as far as is known.
+    pub fn fits_collation(&self, logged: Option<u64>) -> bool {
+        self.collations.is_empty() || logged.is_none_or(|logged| self.collations.contains(&logged))
     }
 
     /// Whether a table map's column of type `kind` with `metadata` can be this one.
@@ -181,6 +230,7 @@ pub mod tests {
             data_type: data_type.into(),
             column_type: column_type.into(),
             charset: Some("utf8mb4".into()),
+            collations: Arc::default(),
             octets: 0,
             precision: 0,
             scale: 0,

@@ -26,6 +26,9 @@ const LOAD_BYTES: usize = 13;
 /// Flag: the event was generated for this connection and is in no file.
 const ARTIFICIAL: u16 = 0x20;
 
+/// Flag: a reader that does not know the event may skip it.
+const IGNORABLE: u16 = 0x80;
+
 /// The first byte of a compressed body of MariaDB: this bit, the algorithm (0 is zlib), the length of the length.
 const COMPRESSED: u8 = 0x80;
 
@@ -121,6 +124,8 @@ pub enum EventData<'a> {
     Incident,
     /// Another event, which is not needed here.
     Other,
+    /// An event of a kind that is not known, and that a reader may not skip: it may hold changes.
+    Unknown(u8),
 }
 
 /// How an event changes rows.
@@ -160,7 +165,10 @@ impl<'a> BinlogEvent<'a> {
             bytes: length,
             end,
             is_artificial: flags & ARTIFICIAL != 0,
-            body: EventData::read(kind, body)?,
+            body: match EventData::read(kind, body)? {
+                EventData::Unknown(_) if flags & IGNORABLE != 0 => EventData::Other,
+                body => body,
+            },
         })
     }
 }
@@ -196,6 +204,27 @@ mod kind {
     pub const MARIADB_WRITE_ROWS_COMPRESSED_V2: u8 = 169;
     pub const MARIADB_UPDATE_ROWS_COMPRESSED_V2: u8 = 170;
     pub const MARIADB_DELETE_ROWS_COMPRESSED_V2: u8 = 171;
+
+    /// Those without keys and without an end of a transaction.
+    pub const NEEDLESS: [u8; 17] = [
+        3,   // stop: the server has ended
+        5,   // the next automatic number, for a statement
+        7,   // slave, which no server writes
+        9,   // a part of a file, for LOAD DATA
+        11,  // the end of such a file
+        13,  // the seed of random numbers, for a statement
+        14,  // the value of a variable, for a statement
+        17,  // the first part of a file, for LOAD DATA
+        27,  // heartbeat
+        28,  // ignorable
+        35,  // MySQL: the transactions of earlier files
+        36,  // MySQL: what a transaction of group replication has read
+        37,  // MySQL: a change of the members of group replication
+        41,  // MySQL: heartbeat, with larger offsets
+        161, // MariaDB: from where a restart must look for prepared transactions
+        163, // MariaDB: the transactions of earlier files
+        164, // MariaDB: the key of an encrypted file, whose events are sent in the clear
+    ];
 }
 
 impl<'a> EventData<'a> {
@@ -249,7 +278,8 @@ impl<'a> EventData<'a> {
             }
             kind::TRANSACTION_PAYLOAD => EventData::Transaction(TransactionPayload::read(body)?),
             kind::INCIDENT => EventData::Incident,
-            _ => EventData::Other,
+            needless if kind::NEEDLESS.contains(&needless) => EventData::Other,
+            unknown => EventData::Unknown(unknown),
         })
     }
 }
@@ -361,6 +391,23 @@ fn read_limited(decoder: impl Read, length: u64) -> Result<Vec<u8>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Events of newer servers were skipped, also those with rows.
+    #[test]
+    fn only_events_that_hold_nothing_are_skipped() {
+        for (kind, flags, is_skipped) in
+            [(27, 0, true), (163, 0, true), (172, 0, false), (172, 0x80, true), (0, 0, false)]
+        {
+            let mut bytes = vec![0; 21];
+            (bytes[4], bytes[17]) = (kind, flags);
+            let event = BinlogEvent::read(&bytes, false).expect("a header");
+            match event.body {
+                EventData::Other => assert!(is_skipped, "{kind}"),
+                EventData::Unknown(unknown) => assert!(!is_skipped && unknown == kind, "{kind}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 
     #[test]
     fn a_query_has_the_mode_of_its_session() {

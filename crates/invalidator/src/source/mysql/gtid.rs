@@ -7,7 +7,10 @@
 //!
 //! A position before all transactions is written `none`, so that its text is never empty.
 
-use super::cursor::{Cursor, Malformed};
+use super::{
+    cursor::{Cursor, Malformed},
+    settings::ServerKind,
+};
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
@@ -25,6 +28,24 @@ pub enum GtidPosition {
     Mariadb(GtidList),
     /// MySQL's notation.
     Mysql(GtidSet),
+}
+
+impl GtidPosition {
+    /// The kind of server that has such positions.
+    pub fn server_kind(&self) -> ServerKind {
+        match self {
+            GtidPosition::Mariadb(_) => ServerKind::Mariadb,
+            GtidPosition::Mysql(_) => ServerKind::Mysql,
+        }
+    }
+
+    /// Parses the text of a position of the same kind of server.
+    pub fn parse_same_kind(&self, text: &str) -> Option<GtidPosition> {
+        match self {
+            GtidPosition::Mariadb(_) => GtidList::parse(text).map(GtidPosition::Mariadb),
+            GtidPosition::Mysql(_) => GtidSet::parse(text).map(GtidPosition::Mysql),
+        }
+    }
 }
 
 impl fmt::Display for GtidPosition {

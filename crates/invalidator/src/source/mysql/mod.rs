@@ -121,7 +121,7 @@ pub struct MysqlLog {
     /// The warnings that were logged last.
     logged_warnings: Mutex<Vec<String>>,
     /// Transactions that were not resolved when a start from the present ended, by the position where reading began, newest
-    /// first. A source that is opened there again, or later, must know.
+    /// first. A source that is opened there again, or later, must know, also of those that are resolved by then.
     unresolved: Mutex<VecDeque<(Position, BTreeSet<String>)>>,
     /// Of the source that was opened last.
     marks: Arc<Mutex<ReadMarks>>,
@@ -134,7 +134,8 @@ impl MysqlLog {
         MysqlLog { options, network, wall_clock, logged_warnings, unresolved, marks }
     }
 
-    /// Remembers a start from the present, or tells the source of the one that it goes on from.
+    /// Remembers a start from the present, or tells the source of the one that it goes on from. One of an earlier process is
+    /// not known: the source has listed what is still prepared.
     fn share_unresolved(&self, source: &mut MysqlSource, is_from_present: bool) {
         let mut starts = self.unresolved.lock();
         if is_from_present {
@@ -143,7 +144,7 @@ impl MysqlLog {
             return;
         }
         let start = starts.iter().find(|(begin, _)| gtid::covers(&source.returned.0, &begin.0));
-        source.unresolved = start.map(|(_, unresolved)| unresolved.clone()).unwrap_or_default();
+        source.unresolved.extend(start.into_iter().flat_map(|(_, unresolved)| unresolved.iter().cloned()));
         source.assembler.set_unresolved(source.unresolved.clone());
     }
 
@@ -247,7 +248,8 @@ pub struct MysqlSource {
     queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
-    /// Transactions that were prepared before a start from the present, and not resolved when it ended.
+    /// Transactions that are lost if they are committed and their XA PREPARE was not read: those that were prepared before a
+    /// start from the present and not resolved when it ended, and those that were prepared when this was opened.
     unresolved: BTreeSet<String>,
     /// Everything up to here was returned by `next`.
     returned: Position,
@@ -283,7 +285,8 @@ impl MysqlSource {
         let unresolved = match start {
             // After the position was queried: transactions that are prepared later are read.
             Start::Now => xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?,
-            _ => BTreeSet::new(),
+            // Those that were prepared before the position are among them. The others are read.
+            Start::At(_) | Start::Earliest => xa::list_unresolved(&mut queries).await?,
         };
         let returned = Position(position.to_string());
         let mut assembler = Assembler::new(&options, position, server.has_checksum);

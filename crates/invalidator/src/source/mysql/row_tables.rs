@@ -7,7 +7,7 @@
 //! |---|---|
 //! | name | the log (`binlog_row_metadata=FULL`) |
 //! | sign, labels | the log, else the catalogue |
-//! | type, character set | the catalogue's column of that name, if the log's column fits it |
+//! | type, character set | the catalogue's column of that name, if the log's column fits it, also by its character set |
 //!
 //! The log is older than the catalogue. If a column does not fit, rows were written before an ALTER TABLE, or the
 //! catalogue is: it is read again, and until both agree, changes are inexpressible.
@@ -26,6 +26,7 @@ use super::{
     cursor::{Cursor, Malformed},
     event::RowsKind,
     rows::{Columns, LogColumn, PresentColumns, TableMap},
+    settings::ServerKind,
     table_metadata::TableMetadata,
     table_statement::find_changed_tables,
 };
@@ -46,6 +47,7 @@ const CATALOGUE_RETRY: Duration = Duration::from_secs(5);
 /// The tables with a rule.
 pub struct RowTables {
     row_rules: Arc<RowRules>,
+    server: ServerKind,
     /// Whether rows without names have those of the catalogue.
     accepts_unnamed: bool,
     /// The version of `rules`.
@@ -85,9 +87,10 @@ impl Table {
 
 impl RowTables {
     /// The tables with one of `row_rules`. With `accepts_unnamed`, rows without names have those of the catalogue.
-    pub fn new(row_rules: Arc<RowRules>, accepts_unnamed: bool) -> RowTables {
+    pub fn new(server: ServerKind, row_rules: Arc<RowRules>, accepts_unnamed: bool) -> RowTables {
         let rules = row_rules.current();
         RowTables {
+            server,
             accepts_unnamed,
             version: row_rules.version(),
             needs_catalogue: !rules.is_empty(),
@@ -131,7 +134,13 @@ impl RowTables {
         }
         for (name, table) in &mut self.tables {
             if let Some(rule) = self.rules.rule(name.schema.as_bytes(), name.name.as_bytes()) {
-                table.types = types_of(&table.columns, &table.metadata, self.catalogue.get(name), self.accepts_unnamed);
+                table.types = types_of(
+                    &table.columns,
+                    &table.metadata,
+                    self.catalogue.get(name),
+                    self.server,
+                    self.accepts_unnamed,
+                );
                 let columns =
                     table.types.as_ref().map(|types| columns_of(types, &table.metadata, &self.catalogue[name]));
                 table.watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), columns.as_deref());
@@ -166,7 +175,7 @@ impl RowTables {
         let (columns, fields) = map.into_columns_and_fields()?;
         let metadata = TableMetadata::read(fields)?;
         let declared = self.catalogue.get(&name);
-        let types = types_of(&columns, &metadata, declared, self.accepts_unnamed);
+        let types = types_of(&columns, &metadata, declared, self.server, self.accepts_unnamed);
         let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
         // If it does not fit then either, it is older than the catalogue, or the catalogue does not show the table.
         if types.is_none() && is_named(&metadata, self.accepts_unnamed) {
@@ -261,6 +270,7 @@ fn types_of(
     columns: &Columns,
     metadata: &TableMetadata,
     declared: Option<&Vec<Declared>>,
+    server: ServerKind,
     accepts_unnamed: bool,
 ) -> Option<Vec<ColumnType>> {
     let declared = declared.filter(|_| is_named(metadata, accepts_unnamed))?;
@@ -275,7 +285,10 @@ fn types_of(
             Some(names) => declared.iter().find(|declared| declared.name == names[at]),
             None => declared.get(at),
         };
-        let declaration = declaration.filter(|declared| declared.fits(column.kind, column.metadata));
+        let declaration = declaration.filter(|declared| {
+            let collation = metadata.collation(columns, at, server);
+            declared.fits(column.kind, column.metadata) && declared.fits_collation(collation)
+        });
         match declaration {
             Some(declared) => {
                 let (is_unsigned, labels) = (metadata.is_unsigned(columns, at), metadata.labels(columns, at));

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
 //! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]) | are lost |
+//! | it was prepared before that start, and still when a later process began to read ([`list_unresolved`]) | are lost |
 //! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
 
 use super::{
@@ -14,7 +15,10 @@ use super::{
     event::xid_text,
     gtid::GtidPosition,
 };
-use crate::SourceError;
+use crate::{
+    Position, SourceError,
+    source::packed_position::{PackedPosition, PositionPacker},
+};
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
@@ -22,8 +26,7 @@ use tokio::time::Instant;
 /// readers fill the cache with the old value again.
 pub const KEYS_HELD_MAX: usize = 1_000_000;
 
-/// The most prepared transactions held, with keys or without. Each has a copy of the position. Those beyond it are given
-/// up.
+/// The most prepared transactions held, with keys or without. Each has its position. Those beyond it are given up.
 pub const TRANSACTIONS_HELD_MAX: usize = 10_000;
 
 /// How often [`wait_until_resolved`] lists the prepared transactions.
@@ -46,6 +49,9 @@ const NAMES_GIVEN_UP_MAX: usize = 100_000;
 pub struct PreparedTransactions {
     /// Oldest first.
     transactions: Vec<PreparedTransaction>,
+    packer: PositionPacker,
+    /// How many were prepared before the first of them, and the position before it.
+    first: Option<(u64, GtidPosition)>,
     /// The keys of all.
     keys: usize,
     /// How many were prepared.
@@ -66,7 +72,7 @@ struct PreparedTransaction {
     xid: String,
     /// The keys that it named; `None` if they were too many to be held.
     keys: Option<Vec<Vec<u8>>>,
-    position_before: GtidPosition,
+    position_before: PackedPosition,
 }
 
 /// What is known of a transaction that is resolved.
@@ -83,9 +89,8 @@ impl PreparedTransactions {
     /// The position from which a restart reads all of them again; `None` if there are none. Those without keys count too:
     /// a restart must know that their commit loses nothing.
     pub fn resume_position(&self) -> Option<&GtidPosition> {
-        let first = self.transactions.first().map(|first| (first.number, &first.position_before));
-        let given_up = self.given_up_from.as_ref().map(|(number, position)| (*number, position));
-        first.into_iter().chain(given_up).min_by_key(|(number, _)| *number).map(|(_, position)| position)
+        let positions = self.first.iter().chain(&self.given_up_from);
+        positions.min_by_key(|(number, _)| *number).map(|(_, position)| position)
     }
 
     /// Whether `more` keys can be held.
@@ -100,6 +105,9 @@ impl PreparedTransactions {
         self.prepared += 1;
         if self.transactions.len() < TRANSACTIONS_HELD_MAX {
             self.keys += keys.as_ref().map_or(0, Vec::len);
+            let packed = self.packer.pack(&Position(position_before.to_string()));
+            self.first.get_or_insert((number, position_before));
+            let position_before = packed;
             self.transactions.push(PreparedTransaction { number, xid, keys, position_before });
             return true;
         }
@@ -114,7 +122,15 @@ impl PreparedTransactions {
     /// Removes `xid`, which is resolved.
     pub fn remove(&mut self, xid: &str) -> Resolved {
         if let Some(at) = self.transactions.iter().position(|transaction| transaction.xid == xid) {
-            let Some(keys) = self.transactions.remove(at).keys else { return Resolved::GivenUp };
+            let removed = self.transactions.remove(at);
+            if at == 0 {
+                self.first = self.first.take().and_then(|(_, former)| {
+                    let first = self.transactions.first()?;
+                    let position = former.parse_same_kind(&first.position_before.unpack().0);
+                    Some((first.number, position.expect("it is the text of a position")))
+                });
+            }
+            let Some(keys) = removed.keys else { return Resolved::GivenUp };
             self.keys -= keys.len();
             return Resolved::Held(keys);
         }
@@ -172,6 +188,19 @@ pub async fn wait_until_resolved(
     }
 }
 
+/// The transactions that are prepared now; none if the server does not list them. The commit of one whose XA PREPARE is not
+/// read from here on was never seen: a position is saved only when what is resolved before it has left the list.
+pub async fn list_unresolved(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
+    match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
+        Ok(rows) => Ok(rows.iter().filter_map(xid_of_row).collect()),
+        Err(error) => {
+            // The first start has warned of it.
+            tracing::debug!(why = error.message, "XA RECOVER failed");
+            Ok(BTreeSet::new())
+        }
+    }
+}
+
 /// Whether the server lists none of these prepared transactions any more. A transaction leaves the list when its commit
 /// is complete. If its name is prepared again at once, the gate waits for that transaction too.
 pub async fn are_resolved(connection: &mut MysqlConnection, xids: &[String]) -> Result<bool, SourceError> {
@@ -188,4 +217,29 @@ fn xid_of_row(row: &Row) -> Option<String> {
     let number = |at| text(row, at)?.parse::<usize>().ok();
     let (global, branch) = row.get(3)?.as_ref()?.split_at_checked(number(1)?)?;
     Some(xid_text(global, branch, u32::try_from(number(0)?).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::gtid::GtidSet, *};
+
+    #[test]
+    fn a_restart_begins_before_the_first_that_is_held() {
+        let server = |server: u32| format!("3e11fa47-71ca-11e1-9e33-{server:012x}");
+        let mut prepared = PreparedTransactions::default();
+        let position = |number: u64| {
+            let servers: Vec<_> =
+                (0..20).map(|at| format!("{}:1-{}", server(at), if at == 9 { number } else { 5 })).collect();
+            GtidPosition::Mysql(GtidSet::parse(&servers.join(",")).expect("a position"))
+        };
+        for number in 1..=4 {
+            assert!(prepared.insert(format!("x{number}"), Some(Vec::new()), position(number)));
+        }
+        for (resolved, first) in [("x2", Some(1)), ("x1", Some(3)), ("x3", Some(4)), ("x4", None)] {
+            assert!(matches!(prepared.remove(resolved), Resolved::Held(_)), "{resolved}");
+            assert_eq!(prepared.resume_position(), first.map(position).as_ref(), "{resolved}");
+        }
+        prepared.insert("x5".into(), None, position(5));
+        assert_eq!(prepared.resume_position(), Some(&position(5)));
+    }
 }

@@ -69,7 +69,7 @@ pub(super) async fn wait_until_ended(
         }
         if Instant::now() >= log_at {
             standby::check_application_name(connection).await?;
-            transactions::log_oldest(connection, "a start after lost deletes").await?;
+            transactions::log_oldest(connection, "a start from the present").await?;
             log_at = Instant::now() + LOG_EVERY;
         }
         tokio::time::sleep(pause).await;

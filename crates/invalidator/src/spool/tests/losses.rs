@@ -42,6 +42,31 @@ async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once()
     assert!(!fixture.cluster(1).covers(&Position("4".into()), &newest), "a router is not told that all is deleted");
 }
 
+/// The end of the log of a server that had less, after a failover, was taken for a position of the former one's log: a router
+/// that waited was notified that its cluster is up to date, before the clusters were flushed.
+#[tokio::test(start_paused = true)]
+async fn a_newest_position_is_not_known_before_a_loss_is_recorded() {
+    let mut fixture = Fixture::new(1 << 30);
+    let start = fixture.open(0).await.position;
+    fixture.saved[0] = Some(start.clone());
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    assert_eq!(fixture.cluster(0).newest_position().await.expect("it is read").0, "4");
+    fixture.writer.abort();
+    fixture.log.commit(4);
+    fixture.log.state.lock().released = 8;
+    fixture.log.state.lock().is_hidden = true;
+    fixture.restart();
+    until("the loss is noticed", || fixture.spool.statistics.gaps.value() == 1).await;
+    until("it is marked", || fixture.spool.is_orphan()).await;
+    let newest = timeout(DEADLINE, fixture.cluster(0).newest_position()).await.expect("in time");
+    newest.expect_err("the loss is not recorded");
+    fixture.log.state.lock().is_hidden = false;
+    let newest = until_ok("it is known", async || fixture.cluster(0).newest_position().await).await;
+    assert_eq!(newest.0, "1:8");
+    assert!(!fixture.cluster(0).covers(&Position("4".into()), &newest));
+}
+
 /// Clusters are flushed when they find a loss: a client that fills a key after that must see the commits before the new
 /// position, whose deletes are never sent.
 #[tokio::test(start_paused = true)]
@@ -72,6 +97,38 @@ async fn a_state_directory_that_is_gone_is_a_loss() {
     let mut flushed = fixture.cluster(0).open(&Start::Now).await.expect("it goes on");
     fixture.log.commit(1);
     assert_eq!(read_to(&mut *flushed.source, 5).await, [5], "the loss is not found again");
+}
+
+/// The look-up of a waiting router, of the same pipeline, was given the one report of a failure: the reader of the cluster
+/// never stopped and never flushed.
+#[tokio::test(start_paused = true)]
+async fn a_look_up_leaves_the_report_of_a_failure_to_the_reader() {
+    let mut fixture = without_files().await;
+    let handle = Arc::new(LogHandle(fixture.log.clone()));
+    let files: Arc<dyn SegmentFiles> = Arc::new(fixture.files.next_process());
+    fixture.spool =
+        Spool::recover(files, handle, fixture.bytes_max, CLUSTERS, Arc::default()).expect("there is nothing to read");
+    let writer = SpoolWriter {
+        spool: fixture.spool.clone(),
+        start: Start::Now,
+        saved: Vec::new(),
+        // The loss is not recorded: every look at the spool finds the failure of its writer.
+        stops_at_loss: true,
+        read_keys_max: 10,
+    };
+    fixture.writer = tokio::spawn(async move { match writer.run().await {} });
+    let cluster = fixture.cluster(0);
+    let is_lost = |error: &SourceError| matches!(error, SourceError::PositionLost { .. });
+    for _ in 0..2 {
+        let newest = timeout(DEADLINE, cluster.newest_position()).await.expect("in time");
+        assert!(is_lost(&newest.expect_err("nothing is read")), "each look-up fails");
+        let lookup = timeout(DEADLINE, cluster.look_up()).await.expect("in time");
+        assert!(is_lost(&lookup.expect_err("nothing is read")));
+    }
+    let error = timeout(DEADLINE, cluster.identity()).await.expect("the reader gets it, too").expect_err("it is lost");
+    assert!(is_lost(&error), "{error}");
+    assert!(cluster.is_logged(&error));
+    assert!(timeout(DEADLINE, cluster.identity()).await.is_err(), "once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -260,6 +260,18 @@ fn commit_of_what_a_start_from_the_present_has_not_waited_for_is_a_loss() {
     assert!(matches!(lost, Some(SourceError::PositionLost { .. })), "{lost:?}");
 }
 
+/// The rows of an event that a newer server writes were skipped in silence.
+#[test]
+fn event_of_an_unknown_kind_stops_reading() {
+    let mut assembler = assembler(false);
+    feed_all(&mut assembler, &[gtid(8, 0), event(163, b""), event(28, b"")]);
+    let error = feed_until_lost(&mut assembler, &[event(172, b"rows")]).expect("it may hold rows");
+    assert!(
+        matches!(&error, SourceError::Unusable { why } if why.contains("172") && why.contains("update")),
+        "{error}"
+    );
+}
+
 /// A replay over an XA PREPARE without an end never came to its own.
 #[test]
 fn replay_is_not_held_back_by_a_prepared_transaction() {
