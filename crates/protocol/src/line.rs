@@ -95,6 +95,7 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
 }
 
 /// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow.
+#[inline]
 pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut number, mut rest) = (0u64, bytes);
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {

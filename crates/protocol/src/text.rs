@@ -22,7 +22,9 @@ mod parse_reply;
 mod parsed;
 
 pub use crate::refusal;
-pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
+pub use compose::{
+    END, LINE_END, append_key, append_retrieve_verb, compose_command, compose_reply, compose_request, compose_retrieve,
+};
 pub use foreign::is_foreign;
 pub use limits::Limits;
 pub use parse::parse_command;

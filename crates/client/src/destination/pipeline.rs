@@ -12,7 +12,8 @@
 //! * The front line begins at request `done` of the front batch.
 //! * A batch that has timed out keeps its position: its replies are parsed and dropped when they come, so that replies
 //!   stay matched to requests. Such batches are at the front, `late` of them; the caller of this module bounds them.
-//! * An outcome is an `Err` exactly as long as its request has no reply.
+//! * A batch has outcomes up to its last request that has a reply. An outcome is an `Err` exactly as long as its request
+//!   has no reply.
 //!
 //! With the meta protocol every request has a line of its own (`meta_translation`).
 //!
@@ -30,6 +31,7 @@ use super::{
     sent_line::SentLine,
     shared::Permit,
 };
+use bytes::Bytes;
 use compose::OpenLine;
 use lookaside_protocol::{Reply, text::Limits};
 use lookaside_routing::{Batch, Failure, Outcomes, Protocol};
@@ -75,12 +77,51 @@ struct InFlightBatch {
     deadline: Instant,
 }
 
+impl InFlightBatch {
+    fn has_reply(&self, request: usize) -> bool {
+        self.outcomes.get(request).is_some_and(Result::is_ok)
+    }
+
+    fn set_reply(&mut self, request: usize, reply: Reply<Bytes>) {
+        if request >= self.outcomes.len() {
+            self.outcomes.resize(request + 1, Err(Failure::ConnectionLost));
+        }
+        self.outcomes[request] = Ok(reply);
+    }
+
+    /// Gives `reply` to the requests before `end` that have none, which is then final for them. Returns their number. No
+    /// request from `end` on has a reply.
+    fn fill_to(&mut self, end: usize, reply: &Reply<Bytes>) -> usize {
+        let missing = end - self.outcomes.len();
+        let mut filled = missing;
+        for outcome in self.outcomes[self.done..].iter_mut().filter(|outcome| outcome.is_err()) {
+            *outcome = Ok(reply.clone());
+            filled += 1;
+        }
+        self.outcomes.extend((0..missing).map(|_| Ok(reply.clone())));
+        self.done = end;
+        filled
+    }
+
+    /// Gives `failure` to the requests that have no reply. Returns their number.
+    fn fail_unanswered(&mut self, failure: &Failure) -> usize {
+        let missing = self.requests.len() - self.outcomes.len();
+        let mut failed = missing;
+        for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.is_err()) {
+            *outcome = Err(failure.clone());
+            failed += 1;
+        }
+        self.outcomes.extend((0..missing).map(|_| Err(failure.clone())));
+        failed
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Pipeline {
     batches: VecDeque<InFlightBatch>,
     lines: VecDeque<SentLine>,
     cursor: Cursor,
-    /// The last line, while it is a get that has not been composed. No reply is parsed meanwhile.
+    /// The last line, while it is a get without an end. It is not in `lines`, and no reply is parsed meanwhile.
     open: Option<OpenLine>,
     late: usize,
     late_requests: usize,
@@ -142,9 +183,8 @@ impl Pipeline {
                 Err(_) => Err(Failure::TimedOut),
             });
             let placeholders = placeholders.collect();
-            let mut outcomes = mem::replace(&mut batch.outcomes, placeholders);
-            permit.count_failure(&Failure::TimedOut, count_failed(&outcomes));
-            replace_failures(&mut outcomes, &Failure::TimedOut);
+            permit.count_failure(&Failure::TimedOut, batch.fail_unanswered(&Failure::TimedOut));
+            let outcomes = mem::replace(&mut batch.outcomes, placeholders);
             self.late += 1;
             self.late_requests += batch.requests.len();
             drop(permit);
@@ -156,8 +196,7 @@ impl Pipeline {
     pub(super) fn fail(&mut self, failure: &Failure) {
         for mut batch in self.batches.drain(..) {
             if let Some((waiter, permit)) = batch.waiter.take() {
-                permit.count_failure(failure, count_failed(&batch.outcomes));
-                replace_failures(&mut batch.outcomes, failure);
+                permit.count_failure(failure, batch.fail_unanswered(failure));
                 drop(permit);
                 let _ = waiter.send(batch.outcomes);
             }
@@ -202,14 +241,5 @@ impl Pipeline {
     }
 }
 
-fn count_failed(outcomes: &Outcomes) -> usize {
-    outcomes.iter().filter(|outcome| outcome.is_err()).count()
-}
-
-fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
-    for outcome in outcomes {
-        if outcome.is_err() {
-            *outcome = Err(failure.clone());
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use lookaside_protocol::{
     Operation, Request,
     meta::MetaOperation,
-    text::{compose_request, compose_retrieve},
+    text::{LINE_END, append_key, append_retrieve_verb, compose_request},
 };
-use lookaside_routing::{Failure, Verb};
+use lookaside_routing::{Outcomes, Verb};
 use tokio::time::Instant;
 
 /// The most keys in one get line: enough to make the cost of a line small, few enough that one line does not delay
@@ -26,14 +26,12 @@ const MULTIGET_BYTES_MAX: usize = 2_000;
 /// The longest beginning of a get line: `gats` and an exptime.
 const RETRIEVE_VERB_BYTES_MAX: usize = 25;
 
-/// A get line to which more keys may be added.
+/// A get line that has no end yet: more keys may be added.
 #[derive(Debug)]
 pub(super) struct OpenLine {
     /// The same for every key.
     operation: Operation<Bytes>,
-    /// The position of its first request.
-    batch: usize,
-    request: usize,
+    requests: usize,
     /// The most that the line may be long so far.
     bytes: usize,
 }
@@ -56,60 +54,69 @@ impl Pipeline {
     /// Appends the batch's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
     pub(crate) fn push(&mut self, pending: PendingBatch, deadline: Instant, out: &mut Vec<u8>) {
         let PendingBatch { requests, reply, permit } = pending;
-        let outcomes = vec![Err(Failure::ConnectionLost); requests.len()];
-        let batch = self.batches.len();
         self.unanswered += requests.len();
-        self.batches.push_back(InFlightBatch { requests, outcomes, done: 0, waiter: Some((reply, permit)), deadline });
-        for index in 0..self.batches[batch].requests.len() {
-            if self.extend_line(batch, index) {
-                continue;
+        for request in &requests {
+            if !self.extend_line(request, out) {
+                self.end_line(out);
+                self.begin_line(request, out);
             }
-            self.end_line(out);
-            let request = &self.batches[batch].requests[index];
-            let kind = match self.cas_support.needs_meta_set(&request.operation) {
-                true => LineKind::TranslatedWithData,
-                false => LineKind::of(&request.operation, self.protocol),
-            };
-            if kind == LineKind::Retrieve {
-                let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + request.key.len();
-                self.open = Some(OpenLine { operation: request.operation.clone(), batch, request: index, bytes });
-                self.lines.push_back(SentLine { requests: 1, kind });
-                continue;
-            }
-            self.counts.add_sent(Verb::of(&request.operation), 1);
-            if kind.is_translated() {
-                compose_request(&meta::to_meta(request), out);
-            } else {
-                compose_single(request, out);
-            }
-            self.lines.push_back(SentLine { requests: 1, kind });
         }
+        let outcomes = Outcomes::with_capacity(requests.len());
+        self.batches.push_back(InFlightBatch { requests, outcomes, done: 0, waiter: Some((reply, permit)), deadline });
     }
 
-    /// False if it does not fit.
-    fn extend_line(&mut self, batch: usize, index: usize) -> bool {
-        let (Some(open), Some(line)) = (&mut self.open, self.lines.back_mut()) else { return false };
-        let request = &self.batches[batch].requests[index];
+    /// Adds a key to the open line. False if it does not fit.
+    fn extend_line(&mut self, request: &Request<Bytes>, out: &mut Vec<u8>) -> bool {
+        let Some(open) = &mut self.open else { return false };
         let bytes = open.bytes + 1 + request.key.len();
-        let fits = line.requests < MULTIGET_KEYS_MAX
+        let fits = open.requests < MULTIGET_KEYS_MAX
             && bytes <= MULTIGET_BYTES_MAX
-            && LineKind::of(&request.operation, self.protocol) == LineKind::Retrieve
-            && request.operation == open.operation;
+            && is_same_get(&request.operation, &open.operation);
         if fits {
             open.bytes = bytes;
-            line.requests += 1;
+            open.requests += 1;
+            append_key(&request.key, out);
         }
         fits
     }
 
+    /// Composes a line for one request. A get stays open for more keys.
+    fn begin_line(&mut self, request: &Request<Bytes>, out: &mut Vec<u8>) {
+        let kind = match self.cas_support.needs_meta_set(&request.operation) {
+            true => LineKind::TranslatedWithData,
+            false => LineKind::of(&request.operation, self.protocol),
+        };
+        if kind == LineKind::Retrieve {
+            let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + request.key.len();
+            self.open = Some(OpenLine { operation: request.operation.clone(), requests: 1, bytes });
+            append_retrieve_verb(&request.operation, out);
+            append_key(&request.key, out);
+            return;
+        }
+        self.counts.add_sent(Verb::of(&request.operation), 1);
+        if kind.is_translated() {
+            compose_request(&meta::to_meta(request), out);
+        } else {
+            compose_single(request, out);
+        }
+        self.lines.push_back(SentLine { requests: 1, kind });
+    }
+
     pub(crate) fn end_line(&mut self, out: &mut Vec<u8>) {
-        let Some(open) = self.open.take() else { return };
-        let line = self.lines.back().expect("the open line is the last one");
-        let first = self.batches[open.batch].requests[open.request..].iter();
-        let more = self.batches.range(open.batch + 1..).flat_map(|batch| &batch.requests);
-        let keys = first.chain(more).take(line.requests).map(|request| &request.key);
-        self.counts.add_sent(Verb::of(&open.operation), line.requests);
-        compose_retrieve(&open.operation, keys, out);
+        let Some(OpenLine { operation, requests, .. }) = self.open.take() else { return };
+        self.counts.add_sent(Verb::of(&operation), requests);
+        out.extend_from_slice(LINE_END);
+        self.lines.push_back(SentLine { requests, kind: LineKind::Retrieve });
+    }
+}
+
+/// Whether two operations are the same get: then their keys can share a line.
+fn is_same_get(one: &Operation<Bytes>, other: &Operation<Bytes>) -> bool {
+    match (one, other) {
+        (Operation::Get { cas: one }, Operation::Get { cas: other }) => one == other,
+        (Operation::GetAndTouch { .. }, Operation::GetAndTouch { .. }) => one == other,
+        (Operation::LeaseGet, Operation::LeaseGet) => true,
+        _ => false,
     }
 }
 

@@ -36,10 +36,7 @@ impl Pipeline {
     pub(crate) fn dispatch_replies(&mut self, block: &Bytes) -> Result<Consumed, ProtocolError> {
         let mut at = 0;
         loop {
-            if let Some(consumed) = self.parse_expected_value(&block[at..], block) {
-                at += consumed;
-                continue;
-            }
+            at = self.parse_expected_values(at, block);
             match parse_reply(&block[at..], &self.limits) {
                 ParsedReply::Incomplete { needed_bytes } => return Ok(Consumed { bytes: at, needed_bytes }),
                 ParsedReply::Malformed { why } => return Err(ProtocolError::Malformed(why)),
@@ -51,22 +48,32 @@ impl Pipeline {
         }
     }
 
-    /// Parses the reply at the front if it is the value of the next key, as most replies are; returns its length.
-    /// Parsing the expected value costs a fifth of parsing any reply.
-    fn parse_expected_value(&mut self, front: &[u8], block: &Bytes) -> Option<usize> {
-        let line = *self.lines.front().filter(|line| line.kind == LineKind::Retrieve)?;
-        let Cursor { batch, request, .. } = self.cursor;
-        let batch = &mut self.batches[batch];
-        if batch.outcomes[request].is_ok() {
-            return None;
+    /// Parses the replies from byte `at` of the block while each is the value of the next key, as most are. Returns where
+    /// other bytes begin. Parsing the expected value costs a fifth of parsing any reply.
+    fn parse_expected_values(&mut self, mut at: usize, block: &Bytes) -> usize {
+        while let Some(&line) = self.lines.front().filter(|line| line.kind == LineKind::Retrieve) {
+            let Cursor { batch, request: first, offset } = self.cursor;
+            let batch = &mut self.batches[batch];
+            let wanted = (line.requests - offset).min(batch.requests.len() - first);
+            let mut parsed = 0;
+            // Not if the request or one behind it has a reply: the server reorders keys, or all have theirs.
+            while parsed < wanted && batch.outcomes.len() == first + parsed {
+                let key = &batch.requests[first + parsed].key;
+                let Some((reply, consumed)) = parse_value_of(key, &block[at..], &self.limits) else { break };
+                // The value of a late request is dropped, so that it keeps no memory.
+                batch.outcomes.push(Ok(match batch.waiter.is_some() {
+                    true => reply.map(|bytes| block.slice_ref(bytes)),
+                    false => Reply::Miss,
+                }));
+                at += consumed;
+                parsed += 1;
+            }
+            self.advance_cursor(line, parsed);
+            if parsed < wanted {
+                break;
+            }
         }
-        let (reply, consumed) = parse_value_of(&batch.requests[request].key, front, &self.limits)?;
-        batch.outcomes[request] = Ok(match batch.waiter.is_some() {
-            true => reply.map(|bytes| block.slice_ref(bytes)),
-            false => Reply::Miss,
-        });
-        self.advance_cursor(line);
-        Some(consumed)
+        at
     }
 
     fn match_reply(&mut self, part: ReplyPart<'_>, block: &Bytes) -> Result<(), ProtocolError> {
@@ -138,21 +145,22 @@ impl Pipeline {
     fn assign_item(&mut self, line: SentLine, key: &[u8], reply: Reply<Bytes>) -> Result<(), ProtocolError> {
         for _ in 0..line.requests {
             let here = self.cursor;
-            self.advance_cursor(line);
+            self.advance_cursor(line, 1);
             let batch = &mut self.batches[here.batch];
-            if batch.outcomes[here.request].is_err() && batch.requests[here.request].key == key {
+            if !batch.has_reply(here.request) && batch.requests[here.request].key == key {
                 self.leases += usize::from(matches!(reply, Reply::Lease { .. }) && batch.waiter.is_some());
                 // The value of a late request is dropped, so that it keeps no memory.
-                batch.outcomes[here.request] = Ok(if batch.waiter.is_some() { reply } else { Reply::Miss });
+                batch.set_reply(here.request, if batch.waiter.is_some() { reply } else { Reply::Miss });
                 return Ok(());
             }
         }
         Err(ProtocolError::Malformed("a key that was not requested"))
     }
 
-    fn advance_cursor(&mut self, line: SentLine) {
-        self.cursor.offset += 1;
-        self.cursor.request += 1;
+    /// Advances by `requests`, which are of one batch.
+    fn advance_cursor(&mut self, line: SentLine, requests: usize) {
+        self.cursor.offset += requests;
+        self.cursor.request += requests;
         if self.cursor.offset == line.requests {
             self.cursor = self.line_start();
         } else if self.cursor.request == self.batches[self.cursor.batch].requests.len() {
@@ -176,13 +184,8 @@ impl Pipeline {
             left -= end - batch.done;
             let is_awaited = batch.waiter.is_some();
             answered += if is_awaited { end - batch.done } else { 0 };
-            for outcome in &mut batch.outcomes[batch.done..end] {
-                if outcome.is_err() {
-                    *outcome = Ok(reply.clone());
-                    others += usize::from(is_awaited);
-                }
-            }
-            batch.done = end;
+            let filled = batch.fill_to(end, reply);
+            others += if is_awaited { filled } else { 0 };
             if end == batch.requests.len() {
                 self.complete_batch();
             }
