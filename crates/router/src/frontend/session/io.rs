@@ -44,7 +44,7 @@ impl Session<'_> {
                 Ok(bytes) => bytes?,
                 Err(_) if is_large_command => return Err(self.end_stalled()),
                 Err(_) => {
-                    self.delta.idle_kicks += 1;
+                    self.context.counters.idle_kicks.add(1);
                     return Err(SessionEnd::Idle);
                 }
             },
@@ -83,7 +83,7 @@ impl Session<'_> {
     }
 
     fn end_stalled(&mut self) -> SessionEnd {
-        self.delta.stalled_connections += 1;
+        self.context.counters.stalled_connections.add(1);
         SessionEnd::Stalled
     }
 
@@ -108,7 +108,7 @@ impl Session<'_> {
         match read {
             Ok(0) | Err(_) => Err(SessionEnd::Gone),
             Ok(bytes) => {
-                self.delta.bytes_read += bytes as u64;
+                self.context.counters.bytes_read.add(bytes as u64);
                 Ok(bytes)
             }
         }
@@ -141,7 +141,7 @@ impl Session<'_> {
         if permit.try_resize(bytes, TOTAL_INPUT_BYTES_MAX) {
             return Ok(());
         }
-        self.delta.closed_input_bound += 1;
+        self.context.counters.closed_input_bound.add(1);
         Err(SessionEnd::InputBound)
     }
 
@@ -207,7 +207,7 @@ impl Session<'_> {
                 Ok(Ok(0) | Err(_)) => return Err(SessionEnd::Gone),
                 Ok(Ok(written)) => written,
             };
-            self.delta.bytes_written += written as u64;
+            self.context.counters.bytes_written.add(written as u64);
             written_bytes += written;
         }
         self.out.drain(..written_bytes);
@@ -246,7 +246,7 @@ impl Session<'_> {
         if permit.try_resize(bytes, TOTAL_OUTPUT_BYTES_MAX) {
             return Ok(Some(permit));
         }
-        self.delta.closed_output_bound += 1;
+        self.context.counters.closed_output_bound.add(1);
         Err(SessionEnd::OutputBound)
     }
 }
