@@ -10,7 +10,7 @@ use crate::destination::sent_line::{LineKind, SentLine};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Reply,
-    text::{ParsedReply, ReplyPart, parse_reply, parse_value_of},
+    text::{END, ParsedReply, ReplyPart, parse_reply, parse_value_of},
 };
 use std::mem;
 
@@ -37,6 +37,13 @@ impl Pipeline {
         let mut at = 0;
         loop {
             at = self.parse_expected_values(at, block);
+            if block[at..].starts_with(END)
+                && let Some(&line) = self.front_get()
+            {
+                self.complete_line(line, &Reply::Miss);
+                at += END.len();
+                continue;
+            }
             match parse_reply(&block[at..], &self.limits) {
                 ParsedReply::Incomplete { needed_bytes } => return Ok(Consumed { bytes: at, needed_bytes }),
                 ParsedReply::Malformed { why } => return Err(ProtocolError::Malformed(why)),
@@ -51,7 +58,7 @@ impl Pipeline {
     /// Parses the replies from byte `at` of the block while each is the value of the next key, as most are. Returns where
     /// other bytes begin. Parsing the expected value costs a fifth of parsing any reply.
     fn parse_expected_values(&mut self, mut at: usize, block: &Bytes) -> usize {
-        while let Some(&line) = self.lines.front().filter(|line| line.kind == LineKind::Retrieve) {
+        while let Some(&line) = self.front_get() {
             let Cursor { batch, request: first, offset } = self.cursor;
             let batch = &mut self.batches[batch];
             let wanted = (line.requests - offset).min(batch.requests.len() - first);
@@ -74,6 +81,11 @@ impl Pipeline {
             }
         }
         at
+    }
+
+    /// The line whose reply is next; `None` if it is not a get.
+    fn front_get(&self) -> Option<&SentLine> {
+        self.lines.front().filter(|line| line.kind == LineKind::Retrieve)
     }
 
     fn match_reply(&mut self, part: ReplyPart<'_>, block: &Bytes) -> Result<(), ProtocolError> {
