@@ -17,6 +17,7 @@ mod block;
 mod compose;
 mod foreign;
 mod limits;
+mod line_tail;
 mod parse;
 mod parse_reply;
 mod parsed;
@@ -27,6 +28,7 @@ pub use compose::{
 };
 pub use foreign::is_foreign;
 pub use limits::Limits;
+pub use line_tail::LineTail;
 pub use parse::parse_command;
 pub use parse_reply::{ParsedReply, ReplyPart, parse_reply, parse_value_of};
 pub use parsed::{CloseReason, Parsed};

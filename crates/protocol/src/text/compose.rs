@@ -3,6 +3,7 @@
 //! Composing appends to a buffer that the caller reuses, so that it soon stops growing. Callers check keys
 //! ([`crate::check_key`]): a line feed in a key would begin another command.
 
+use super::line_tail::LineTail;
 use crate::{
     Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::append_meta_reply,
     meta::append_meta_request,
@@ -211,16 +212,18 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
 /// `VALUE` with its data block: the most frequent line by far.
 #[inline]
 fn compose_value(key: &[u8], flags: u32, cas: Option<Cas>, value: &[u8], out: &mut Vec<u8>) {
-    // Once for all parts: the words, three numbers of up to 20 digits, and the line ends.
-    out.reserve(key.len() + value.len() + 80);
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
-    append_spaced(flags, out);
-    append_spaced(value.len(), out);
+    let mut tail = LineTail::new();
     if let Some(Cas(cas)) = cas {
-        append_spaced(cas, out);
+        tail.put(cas);
     }
-    out.extend_from_slice(b"\r\n");
+    tail.put(value.len() as u64);
+    tail.put(u64::from(flags));
+    let (verb, tail) = (b"VALUE ", tail.bytes());
+    // Once for all parts.
+    out.reserve(verb.len() + key.len() + tail.len() + value.len() + LINE_END.len());
+    out.extend_from_slice(verb);
+    out.extend_from_slice(key);
+    out.extend_from_slice(tail);
     append_data_block(value, out);
 }
 
