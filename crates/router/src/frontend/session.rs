@@ -319,9 +319,9 @@ impl<'a> Session<'a> {
     ) -> Result<(), SessionEnd> {
         for reply in replies {
             match reply {
-                PendingReply::Retrieve { keys, class, has_bad_key } => {
+                PendingReply::Retrieve { keys, may_have_admin_key, class, has_bad_key } => {
                     let error_line = has_bad_key.then(|| format!("{BAD_KEY}\r\n").into_bytes());
-                    self.reply_to_get(&keys, class, error_line, batch).await?;
+                    self.reply_to_get(&keys, may_have_admin_key, class, error_line, batch).await?;
                 }
                 PendingReply::Metaget(keys) => self.reply_to_metaget(&keys, batch).await?,
                 PendingReply::Single { key, noreply, quiet } => {
@@ -348,6 +348,7 @@ impl<'a> Session<'a> {
     async fn reply_to_get(
         &mut self,
         keys: &[u8],
+        may_have_admin_key: bool,
         class: CommandClass,
         mut error_line: Option<Vec<u8>>,
         batch: &mut BatchInProgress,
@@ -355,7 +356,7 @@ impl<'a> Session<'a> {
         // Counted once for all.
         let mut hits = 0;
         for key in Keys::from_checked(keys) {
-            if is_admin_key(key) {
+            if may_have_admin_key && is_admin_key(key) {
                 let reply = self.read_admin_key(key).await;
                 self.reply_writer().write_admin_item(key, &reply);
             } else {
@@ -363,12 +364,12 @@ impl<'a> Session<'a> {
                     Some(outcome) => outcome,
                     None => self.next_outcome_or_route(batch).await,
                 };
-                match outcome {
+                match &outcome {
                     Ok(hit @ Reply::Value { .. }) => {
                         hits += 1;
-                        compose_reply(key, &hit, &mut self.out);
+                        compose_reply(key, hit, &mut self.out);
                     }
-                    outcome => {
+                    _ => {
                         let line = self.reply_writer().write_item(key, class, outcome);
                         error_line = error_line.or(line);
                     }
