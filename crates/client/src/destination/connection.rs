@@ -282,7 +282,10 @@ impl<'a> Connection<'a> {
         self.window = self.window.saturating_add(answered).min(self.context.options.inflight_requests_max);
         let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
         let counters = &self.context.shared.counters;
-        counters.late_batches.add(self.pipeline.late_batches() - late_batches_before);
+        let late_batches = self.pipeline.late_batches() - late_batches_before;
+        if late_batches > 0 {
+            counters.late_batches.add(late_batches);
+        }
         if answered_batches > 0 {
             counters.answered_batches.add(answered_batches);
             self.context.health.on_reply();

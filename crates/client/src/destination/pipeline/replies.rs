@@ -10,7 +10,7 @@ use crate::destination::sent_line::{LineKind, SentLine};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Reply,
-    text::{END, ParsedReply, ReplyPart, parse_reply, parse_value_of},
+    text::{END, LINE_END, ParsedReply, ReplyPart, parse_reply, parse_value_of},
 };
 use std::mem;
 
@@ -67,12 +67,15 @@ impl Pipeline {
             while parsed < wanted && batch.outcomes.len() == first + parsed {
                 let key = &batch.requests[first + parsed].key;
                 let Some((reply, consumed)) = parse_value_of(key, &block[at..], &self.limits) else { break };
+                at += consumed;
                 // The value of a late request is dropped, so that it keeps no memory.
                 batch.outcomes.push(Ok(match batch.waiter.is_some() {
-                    true => reply.map(|bytes| block.slice_ref(bytes)),
+                    true => reply.map(|value| {
+                        let end = at - LINE_END.len();
+                        block.slice(end - value.len()..end)
+                    }),
                     false => Reply::Miss,
                 }));
-                at += consumed;
                 parsed += 1;
             }
             self.advance_cursor(line, parsed);

@@ -147,7 +147,10 @@ impl Session<'_> {
 
     /// A session that has to wait returns its buffers to the pool if they are empty.
     fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
-        self.reserve_input();
+        // Otherwise `read` has made space.
+        if !self.has_buffers {
+            self.reserve_input();
+        }
         let mut input = (&mut self.input).limit(self.read_bytes);
         let read = pin!(self.stream.read_buf(&mut input)).poll(waiter);
         if read.is_pending() && self.input.is_empty() && self.out.is_empty() {
@@ -210,7 +213,10 @@ impl Session<'_> {
             self.context.counters.bytes_written.add(written as u64);
             written_bytes += written;
         }
-        self.out.drain(..written_bytes);
+        match written_bytes == self.out.len() {
+            true => self.out.clear(),
+            false => drop(self.out.drain(..written_bytes)),
+        }
         self.out.shrink_to(WRITE_BYTES_KEPT);
         self.flush().await
     }
