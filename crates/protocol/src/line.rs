@@ -94,14 +94,50 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len())
 }
 
-/// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow.
+/// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow. Every `VALUE` line has
+/// two numbers, and flags may have ten digits: the first 16 digits are parsed eight at a time.
+#[inline]
 pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    const POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
     let (mut number, mut rest) = (0u64, bytes);
+    for _ in 0..2 {
+        let Some((word, behind)) = rest.split_first_chunk::<8>() else { break };
+        let (value, digits) = leading_digits(u64::from_le_bytes(*word));
+        number = number * POWERS[digits] + value;
+        if digits < 8 {
+            rest = &rest[digits..];
+            return (rest.len() < bytes.len()).then_some((number, rest));
+        }
+        rest = behind;
+    }
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {
         number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
         rest = behind;
     }
     (rest.len() < bytes.len()).then_some((number, rest))
+}
+
+/// The number that the first bytes of a little-endian word are, and how many digits they are.
+#[inline]
+fn leading_digits(word: u64) -> (u64, usize) {
+    const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
+    const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    // A digit is 0 to 9 after the exclusive or; no other byte is. The sum has the high bit of each byte that is above 9,
+    // without a carry into the next one.
+    let values = word ^ ZEROS;
+    let others = (((values & LOW_BITS) + u64::from_ne_bytes([0x76; 8])) | values) & HIGH;
+    let digits = (others.trailing_zeros() / 8) as usize;
+    if digits == 0 {
+        return (0, 0);
+    }
+    // The digits move to the high bytes, so that zeros are in front of them. Then pairs of digits become numbers, pairs
+    // of these, and both halves.
+    let values = values << (64 - 8 * digits);
+    let pairs = values.wrapping_mul(10 << 8 | 1) >> 8;
+    let fours = (pairs & 0x00ff_00ff_00ff_00ff).wrapping_mul(100 << 16 | 1) >> 16;
+    let eight = (fours & 0x0000_ffff_0000_ffff).wrapping_mul(10_000 << 32 | 1) >> 32;
+    (eight, digits)
 }
 
 /// Parses an unsigned decimal number; `None` if `digits` is not one, or on overflow.
@@ -177,6 +213,30 @@ mod tests {
         let mut tokens = Tokens(b" 1x 99999999999999999999 -3 4");
         let numbers = [(); 4].map(|()| tokens.unsigned());
         assert_eq!(numbers, [None, None, None, Some(4)], "a token that is not a number is skipped");
+    }
+
+    #[test]
+    fn leading_numbers_are_those_of_their_digits_whatever_follows() {
+        let powers = (0..20).map(|exponent| 10u64.pow(exponent));
+        for number in powers.flat_map(|power| [power - 1, power, power + 1]).chain([0, 12_345_678_901_234, u64::MAX]) {
+            // Bytes beside the digits, and those that the arithmetic could take for digits.
+            for follow in ["", " ", " 1", "/", ":", "\0", "\u{80}", "\r\nabcdefghijk", "p", "\u{7f}0"] {
+                let text = format!("{number}{follow}");
+                assert_eq!(leading_number(text.as_bytes()), Some((number, follow.as_bytes())), "{text:?}");
+                let padded = format!("000{text}");
+                assert_eq!(leading_number(padded.as_bytes()), Some((number, follow.as_bytes())), "{padded:?}");
+            }
+        }
+        for byte in (0..=u8::MAX).filter(|byte| !byte.is_ascii_digit()) {
+            for at in 0..20 {
+                let mut bytes = [b'1'; 24];
+                bytes[at] = byte;
+                let expected = unsigned(&bytes[..at]).map(|number| (number, &bytes[at..]));
+                assert_eq!(leading_number(&bytes), expected, "{byte:#x} at {at}");
+            }
+        }
+        assert_eq!(leading_number(b"18446744073709551616 "), None);
+        assert_eq!(leading_number(b"99999999999999999999999999"), None);
     }
 
     #[test]

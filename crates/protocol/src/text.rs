@@ -17,14 +17,18 @@ mod block;
 mod compose;
 mod foreign;
 mod limits;
+mod line_tail;
 mod parse;
 mod parse_reply;
 mod parsed;
 
 pub use crate::refusal;
-pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
+pub use compose::{
+    END, LINE_END, append_key, append_retrieve_verb, compose_command, compose_reply, compose_request, compose_retrieve,
+};
 pub use foreign::is_foreign;
 pub use limits::Limits;
+pub use line_tail::LineTail;
 pub use parse::parse_command;
 pub use parse_reply::{ParsedReply, ReplyPart, parse_reply, parse_value_of};
 pub use parsed::{CloseReason, Parsed};

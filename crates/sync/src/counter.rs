@@ -91,11 +91,6 @@ macro_rules! counters {
             $counters_vis fn add(&self, amounts: &$counts) {
                 $(if amounts.$name != 0 { self.$name.add(amounts.$name); })*
             }
-
-            /// The same, and sets `amounts` to 0. It writes only those that are not: most events count few things.
-            $counters_vis fn add_and_reset(&self, amounts: &mut $counts) {
-                $(if amounts.$name != 0 { self.$name.add(std::mem::take(&mut amounts.$name)); })*
-            }
         }
 
         #[allow(dead_code, reason = "not every set of counters needs every function")]
@@ -141,9 +136,7 @@ mod tests {
     fn snapshots_add_up_and_are_compared_with_a_baseline() {
         let counters = Counters::default();
         counters.hits.add(3);
-        let mut amounts = Counts { misses: 2, ..Counts::default() };
-        counters.add_and_reset(&mut amounts);
-        assert_eq!(amounts, Counts::default());
+        counters.add(&Counts { misses: 2, ..Counts::default() });
         let baseline = counters.snapshot();
         counters.hits.add(1);
         let mut sum = counters.snapshot();

@@ -44,6 +44,10 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The most that a read buffer grows in one step for a large value: the server must send bytes before it gets more.
 const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 
+/// A read buffer with less space is replaced before a read. A get line's replies fit, if its values are as small as most
+/// (64 keys with 135 bytes each take 11 KiB): a read that fills its space is followed by another.
+const READ_SPACE_BYTES_MIN: usize = READ_BYTES / 2;
+
 const BATCHES_PER_RECV: usize = 64;
 
 /// The clock is read for the latency after one of this many reads.
@@ -263,7 +267,7 @@ impl<'a> Connection<'a> {
     fn reserve_read_buffer(&mut self) {
         let missing = self.needed_bytes.saturating_sub(self.read_buffer.len());
         let spare = self.read_buffer.capacity() - self.read_buffer.len();
-        if spare < missing.clamp(READ_BYTES / 4, READ_GROWTH_BYTES_MAX) {
+        if spare < missing.clamp(READ_SPACE_BYTES_MIN, READ_GROWTH_BYTES_MAX) {
             self.read_buffer.reserve(missing.clamp(READ_BYTES, READ_GROWTH_BYTES_MAX));
         }
     }
@@ -278,7 +282,10 @@ impl<'a> Connection<'a> {
         self.window = self.window.saturating_add(answered).min(self.context.options.inflight_requests_max);
         let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
         let counters = &self.context.shared.counters;
-        counters.late_batches.add(self.pipeline.late_batches() - late_batches_before);
+        let late_batches = self.pipeline.late_batches() - late_batches_before;
+        if late_batches > 0 {
+            counters.late_batches.add(late_batches);
+        }
         if answered_batches > 0 {
             counters.answered_batches.add(answered_batches);
             self.context.health.on_reply();

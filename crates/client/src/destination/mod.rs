@@ -42,7 +42,7 @@ use driver::Driver;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes, TkoReason, Verb};
 use pipeline::PendingBatch;
 use shared::DestinationShared;
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// A server reached over a [`Network`]. Dropping it ends its task and its connection.
@@ -178,13 +178,11 @@ fn is_only_deletes(batch: &Batch) -> bool {
 
 impl Destination for TcpDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(async move {
-            match batch.len() {
-                0 => Vec::new(),
-                requests if requests > self.inflight_requests_max => self.send_in_parts(batch).await,
-                _ => self.send_queued(batch).await,
-            }
-        })
+        match batch.len() {
+            0 => Box::pin(ready(Outcomes::new())),
+            requests if requests > self.inflight_requests_max => Box::pin(self.send_in_parts(batch)),
+            _ => Box::pin(self.send_queued(batch)),
+        }
     }
 
     fn address(&self) -> &Address {

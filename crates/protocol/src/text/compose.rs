@@ -3,6 +3,7 @@
 //! Composing appends to a buffer that the caller reuses, so that it soon stops growing. Callers check keys
 //! ([`crate::check_key`]): a line feed in a key would begin another command.
 
+use super::line_tail::LineTail;
 use crate::{
     Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::append_meta_reply,
     meta::append_meta_request,
@@ -10,6 +11,9 @@ use crate::{
 
 /// Ends the reply to a get of one or many keys.
 pub const END: &[u8] = b"END\r\n";
+
+/// Ends a line.
+pub const LINE_END: &[u8] = b"\r\n";
 
 /// Appends `request`, without `noreply`. A retrieving operation becomes a get of one key.
 ///
@@ -44,6 +48,27 @@ pub fn compose_retrieve<B, K: AsRef<[u8]>>(
     if keys.peek().is_none() {
         return;
     }
+    append_retrieve_verb(operation, out);
+    for key in keys {
+        append_key(key.as_ref(), out);
+    }
+    out.extend_from_slice(LINE_END);
+}
+
+/// Appends the beginning of a line that gets keys: [`append_key`] adds each of them, and [`LINE_END`] ends it.
+///
+/// # Panics
+/// As [`compose_retrieve`].
+///
+/// ```
+/// use lookaside_protocol::{Operation, text::{LINE_END, append_key, append_retrieve_verb}};
+/// let mut out = Vec::new();
+/// append_retrieve_verb(&Operation::<&[u8]>::GetAndTouch { exptime: 60, cas: false }, &mut out);
+/// append_key(b"user:1", &mut out);
+/// out.extend_from_slice(LINE_END);
+/// assert_eq!(out, b"gat 60 user:1\r\n");
+/// ```
+pub fn append_retrieve_verb<B>(operation: &Operation<B>, out: &mut Vec<u8>) {
     match operation {
         Operation::Get { cas } => out.extend_from_slice(if *cas { b"gets" } else { b"get" }),
         Operation::GetAndTouch { exptime, cas } => {
@@ -53,10 +78,6 @@ pub fn compose_retrieve<B, K: AsRef<[u8]>>(
         Operation::LeaseGet => out.extend_from_slice(b"lease-get"),
         _ => panic!("not an operation on several keys"),
     }
-    for key in keys {
-        append_key(key.as_ref(), out);
-    }
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends any command; [`super::parse_command`] parses it.
@@ -191,16 +212,18 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
 /// `VALUE` with its data block: the most frequent line by far.
 #[inline]
 fn compose_value(key: &[u8], flags: u32, cas: Option<Cas>, value: &[u8], out: &mut Vec<u8>) {
-    // Once for all parts: the words, three numbers of up to 20 digits, and the line ends.
-    out.reserve(key.len() + value.len() + 80);
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
-    append_spaced(flags, out);
-    append_spaced(value.len(), out);
+    let mut tail = LineTail::new();
     if let Some(Cas(cas)) = cas {
-        append_spaced(cas, out);
+        tail.put(cas);
     }
-    out.extend_from_slice(b"\r\n");
+    tail.put(value.len() as u64);
+    tail.put(u64::from(flags));
+    let (verb, tail) = (b"VALUE ", tail.bytes());
+    // Once for all parts.
+    out.reserve(verb.len() + key.len() + tail.len() + value.len() + LINE_END.len());
+    out.extend_from_slice(verb);
+    out.extend_from_slice(key);
+    out.extend_from_slice(tail);
     append_data_block(value, out);
 }
 
@@ -220,7 +243,9 @@ fn append_verb_and_key(verb: &[u8], key: &[u8], out: &mut Vec<u8>) {
     append_key(key, out);
 }
 
-fn append_key(key: &[u8], out: &mut Vec<u8>) {
+/// Appends a key to a line, after a space.
+#[inline]
+pub fn append_key(key: &[u8], out: &mut Vec<u8>) {
     debug_assert_eq!(check_key(key), Ok(()), "the caller checks keys");
     out.push(b' ');
     out.extend_from_slice(key);

@@ -95,6 +95,7 @@ pub fn parse_reply<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedReply<'a> {
 /// assert_eq!(parse_value_of(b"user:1", bytes, &limits), Some((reply, 25)));
 /// assert_eq!(parse_value_of(b"user:2", bytes, &limits), None);
 /// ```
+#[inline]
 pub fn parse_value_of<'a>(key: &[u8], buffer: &'a [u8], limits: &Limits) -> Option<(Reply<&'a [u8]>, usize)> {
     let rest = buffer.strip_prefix(b"VALUE ")?.strip_prefix(key)?.strip_prefix(b" ")?;
     let (flags, rest) = line::leading_number(rest)?;

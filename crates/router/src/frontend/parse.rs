@@ -20,7 +20,7 @@ pub use binary::{BinaryPendingReply, BinaryReplyKind, ExpectedReply, parse_binar
 
 use super::bad_input::{BadInput, MALFORMED, RefusedLine};
 use super::metaget;
-use crate::admin_key::is_admin_key;
+use crate::admin_key::{is_admin_key, may_have_admin_key};
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::meta::MetaVerb;
@@ -41,6 +41,8 @@ pub enum PendingReply {
         /// Its keys as the client wrote them, separated by spaces. The batch has no request for a key that the router
         /// answers itself ([`is_admin_key`]).
         keys: Bytes,
+        /// False if none of the keys is one that the router answers itself.
+        may_have_admin_key: bool,
         /// The class that each key is counted in.
         class: CommandClass,
         /// Whether the client has named further keys, which cannot be read.
@@ -166,6 +168,14 @@ pub fn parse_batch(
                 parsed.close = true;
                 break;
             }
+            // Nearly all commands.
+            Parsed::Command { command: Command::Retrieve { keys, operation: Operation::Get { cas } }, consumed }
+                if !may_have_admin_key(keys.text()) =>
+            {
+                let keys = span_in(buffer, keys.text());
+                parsed.push_get(slice_span(buffer.split_to(consumed).freeze(), keys), cas);
+                continue;
+            }
             Parsed::Command { command, consumed } => {
                 let needs_own_batch = needs_own_batch(&command);
                 if needs_own_batch && !parsed.replies.is_empty() {
@@ -240,6 +250,15 @@ impl ParsedBatch {
         self.swallow_bytes -= dropped_bytes;
     }
 
+    /// Adds a `get` or `gets` of `keys`, none of which the router answers itself.
+    fn push_get(&mut self, keys: Bytes, cas: bool) {
+        let class = if cas { CommandClass::Gets } else { CommandClass::Get };
+        for key in Keys::from_checked(&keys) {
+            self.batch.push(Request { key: keys.slice(span_in(&keys, key)), operation: Operation::Get { cas } });
+        }
+        self.replies.push(PendingReply::Retrieve { keys, may_have_admin_key: false, class, has_bad_key: false });
+    }
+
     /// Adds a request for each of `keys` that the router does not answer itself.
     fn push_keys(&mut self, keys: &Bytes, operation: &Operation<Bytes>) {
         for key in Keys::from_checked(keys).filter(|key| !is_admin_key(key)) {
@@ -312,7 +331,8 @@ impl OffsetCommand {
             OffsetCommand::Retrieve { keys, operation } => {
                 let (class, keys) = (CommandClass::of(&operation), slice_span(bytes, keys));
                 parsed.push_keys(&keys, &operation);
-                PendingReply::Retrieve { keys, class, has_bad_key: false }
+                let may_have_admin_key = may_have_admin_key(&keys);
+                PendingReply::Retrieve { keys, may_have_admin_key, class, has_bad_key: false }
             }
             OffsetCommand::Metaget(keys) => {
                 let keys = slice_span(bytes, keys);
@@ -356,7 +376,7 @@ fn is_delete(parsed: &Parsed<'_>) -> bool {
 fn needs_own_batch(command: &Command<'_>) -> bool {
     match command {
         Command::FlushAll { .. } | Command::Stats { .. } => true,
-        Command::Retrieve { keys, .. } => keys.into_iter().any(is_admin_key),
+        Command::Retrieve { keys, .. } => may_have_admin_key(keys.text()) && keys.into_iter().any(is_admin_key),
         _ => false,
     }
 }

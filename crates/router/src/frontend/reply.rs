@@ -14,7 +14,7 @@ use super::metaget;
 use super::parse::ReplyKey;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::command_class::CommandClass;
-use crate::stats::counters::CounterDelta;
+use crate::stats::counters::Counters;
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, meta::MetaStatus, text};
 use lookaside_routing::Outcome;
@@ -25,7 +25,7 @@ pub struct ReplyWriter<'a> {
     /// The bytes for the client.
     pub out: &'a mut Vec<u8>,
     /// Counts of the written replies.
-    pub delta: &'a mut CounterDelta,
+    pub counters: &'a Counters,
     /// Results by verb.
     pub results: &'a VerbResults,
     /// Whether the reply to a get that failed is a miss.
@@ -68,18 +68,29 @@ impl ReplyWriter<'_> {
         }
     }
 
-    fn count_item(&mut self, class: CommandClass, outcome: &Outcome) {
-        self.results.record(class, outcome);
+    /// Counts values that were found by a get verb, and written elsewhere.
+    pub fn count_hits(&self, class: CommandClass, hits: u64) {
+        self.results.record_hits(class, hits);
+        self.count_keys(class, hits);
+        self.counters.get_hits.add(hits);
+    }
+
+    fn count_keys(&self, class: CommandClass, keys: u64) {
         match class {
-            CommandClass::LeaseGet => self.delta.cmd_lease_get += 1,
-            CommandClass::Gat | CommandClass::Gats => self.delta.cmd_gat += 1,
-            _ => self.delta.cmd_get += 1,
+            CommandClass::LeaseGet => self.counters.cmd_lease_get.add(keys),
+            CommandClass::Gat | CommandClass::Gats => self.counters.cmd_gat.add(keys),
+            _ => self.counters.cmd_get.add(keys),
         }
+    }
+
+    fn count_item(&self, class: CommandClass, outcome: &Outcome) {
+        self.results.record(class, outcome);
+        self.count_keys(class, 1);
         match outcome {
-            Ok(Reply::Value { .. }) => self.delta.get_hits += 1,
-            Ok(Reply::Miss) => self.delta.get_misses += 1,
+            Ok(Reply::Value { .. }) => self.counters.get_hits.add(1),
+            Ok(Reply::Miss) => self.counters.get_misses.add(1),
             Ok(Reply::Lease { token, .. }) => self.count_lease(*token),
-            Ok(_) | Err(_) => self.delta.get_failures += 1,
+            Ok(_) | Err(_) => self.counters.get_failures.add(1),
         }
     }
 
@@ -120,18 +131,18 @@ impl ReplyWriter<'_> {
         server_line(ErrorReply::Server(text))
     }
 
-    fn count_lease(&mut self, token: LeaseToken) {
-        self.delta.get_misses += 1;
+    fn count_lease(&self, token: LeaseToken) {
+        self.counters.get_misses.add(1);
         match token.is_held() {
-            true => self.delta.lease_tokens += 1,
-            false => self.delta.lease_hot_misses += 1,
+            true => self.counters.lease_tokens.add(1),
+            false => self.counters.lease_hot_misses.add(1),
         }
     }
 
-    fn count(&mut self, class: CommandClass, outcome: &Outcome) {
+    fn count(&self, class: CommandClass, outcome: &Outcome) {
         self.results.record(class, outcome);
         let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
-        let delta = &mut *self.delta;
+        let counters = self.counters;
         match class {
             CommandClass::Get
             | CommandClass::Gets
@@ -144,20 +155,20 @@ impl ReplyWriter<'_> {
             | CommandClass::Replace
             | CommandClass::Append
             | CommandClass::Prepend
-            | CommandClass::Cas => delta.cmd_set += 1,
-            CommandClass::LeaseSet => delta.cmd_lease_set += 1,
-            CommandClass::Delete => delta.cmd_delete += 1,
-            CommandClass::Incr | CommandClass::Decr => delta.cmd_arithmetic += 1,
-            CommandClass::Touch => delta.cmd_touch += 1,
-            CommandClass::Meta => delta.cmd_meta += 1,
+            | CommandClass::Cas => counters.cmd_set.add(1),
+            CommandClass::LeaseSet => counters.cmd_lease_set.add(1),
+            CommandClass::Delete => counters.cmd_delete.add(1),
+            CommandClass::Incr | CommandClass::Decr => counters.cmd_arithmetic.add(1),
+            CommandClass::Touch => counters.cmd_touch.add(1),
+            CommandClass::Meta => counters.cmd_meta.add(1),
         }
         match (class, outcome) {
-            (CommandClass::Delete, Ok(Reply::Deleted)) => delta.delete_hits += 1,
-            (CommandClass::Delete, Ok(Reply::NotFound)) => delta.delete_misses += 1,
-            (CommandClass::Delete, _) => delta.delete_failures += 1,
-            (CommandClass::LeaseSet, Ok(Reply::Stored)) => delta.lease_sets_stored += 1,
-            (CommandClass::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => delta.lease_sets_void += 1,
-            _ if failed => delta.other_failures += 1,
+            (CommandClass::Delete, Ok(Reply::Deleted)) => counters.delete_hits.add(1),
+            (CommandClass::Delete, Ok(Reply::NotFound)) => counters.delete_misses.add(1),
+            (CommandClass::Delete, _) => counters.delete_failures.add(1),
+            (CommandClass::LeaseSet, Ok(Reply::Stored)) => counters.lease_sets_stored.add(1),
+            (CommandClass::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => counters.lease_sets_void.add(1),
+            _ if failed => counters.other_failures.add(1),
             _ => {}
         }
     }
@@ -172,6 +183,7 @@ fn server_line(error: ErrorReply<Bytes>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::counters::CounterDelta;
     use lookaside_protocol::meta::MetaReply;
     use lookaside_routing::{Failure, TkoReason};
 
@@ -180,15 +192,15 @@ mod tests {
     }
 
     fn write_with(miss_on_get_errors: bool, run: impl FnOnce(&mut ReplyWriter<'_>)) -> (String, CounterDelta) {
-        let (mut out, mut delta) = (Vec::new(), CounterDelta::default());
+        let (mut out, counters) = (Vec::new(), Counters::default());
         run(&mut ReplyWriter {
             out: &mut out,
-            delta: &mut delta,
+            counters: &counters,
             results: &VerbResults::default(),
             miss_on_get_errors,
             group_remote_errors: false,
         });
-        (String::from_utf8(out).expect("text"), delta)
+        (String::from_utf8(out).expect("text"), counters.snapshot())
     }
 
     #[test]

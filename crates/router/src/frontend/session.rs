@@ -45,14 +45,14 @@ use super::session_lru::SessionActivity;
 use crate::admin_key::is_admin_key;
 use crate::shared::HeldBytesPermit;
 use crate::stats::command_class::CommandClass;
-use crate::stats::counters::CounterDelta;
 use batch::BatchInProgress;
 use bytes::{Bytes, BytesMut};
 use lookaside_authentication::Authentication;
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Reply, binary::REQUEST_MAGIC, meta::MetaVerb};
+use lookaside_protocol::{Keys, Reply, binary::REQUEST_MAGIC, meta::MetaVerb, text::compose_reply};
 use lookaside_routing::{Batch, Context, Outcome};
 use lookaside_upgrade::{ConnectionState, SavedSession};
+use std::mem;
 use std::pin::{Pin, pin};
 use std::task::Waker;
 use tokio::sync::watch;
@@ -126,7 +126,7 @@ pub(crate) async fn serve(
             break SessionEnd::Shutdown;
         }
         // A session that is served again after a failed handover may have bytes that its TLS stream still holds.
-        let stepped = match (std::mem::take(&mut is_new), session.login_deadline) {
+        let stepped = match (mem::take(&mut is_new), session.login_deadline) {
             (true, _) => session.flush().await,
             (false, None) => session.step(stopped.as_mut()).await,
             (false, Some(deadline)) => session.step_before_login(deadline, stopped.as_mut()).await,
@@ -135,7 +135,6 @@ pub(crate) async fn serve(
             break end;
         }
     };
-    session.add_counters();
     // Otherwise the connection is closed at once.
     let is_kept = end == SessionEnd::Shutdown && context.shared.is_handing_over();
     (end, is_kept.then(|| session.suspend()))
@@ -182,7 +181,6 @@ struct Session<'a> {
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
-    delta: CounterDelta,
 }
 
 impl<'a> Session<'a> {
@@ -221,7 +219,6 @@ impl<'a> Session<'a> {
             input_deadline: None,
             part_since: None,
             value_sizes: ValueSizeEstimator::new(),
-            delta: CounterDelta::default(),
         }
     }
 
@@ -281,7 +278,7 @@ impl<'a> Session<'a> {
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
         if let Some(reason) = parsed.close_reason {
-            self.delta.count_close(reason);
+            self.context.counters.count_close(reason);
         }
         let mut batch = match parsed.has_only_deletes() {
             true => match self.route_deletes(&mut parsed, stopped).await? {
@@ -298,7 +295,6 @@ impl<'a> Session<'a> {
             self.execute_mutations(batch).await;
             return written;
         }
-        self.add_counters();
         self.end_if_closing()
     }
 
@@ -323,9 +319,9 @@ impl<'a> Session<'a> {
     ) -> Result<(), SessionEnd> {
         for reply in replies {
             match reply {
-                PendingReply::Retrieve { keys, class, has_bad_key } => {
+                PendingReply::Retrieve { keys, may_have_admin_key, class, has_bad_key } => {
                     let error_line = has_bad_key.then(|| format!("{BAD_KEY}\r\n").into_bytes());
-                    self.reply_to_get(&keys, class, error_line, batch).await?;
+                    self.reply_to_get(&keys, may_have_admin_key, class, error_line, batch).await?;
                 }
                 PendingReply::Metaget(keys) => self.reply_to_metaget(&keys, batch).await?,
                 PendingReply::Single { key, noreply, quiet } => {
@@ -352,12 +348,15 @@ impl<'a> Session<'a> {
     async fn reply_to_get(
         &mut self,
         keys: &[u8],
+        may_have_admin_key: bool,
         class: CommandClass,
         mut error_line: Option<Vec<u8>>,
         batch: &mut BatchInProgress,
     ) -> Result<(), SessionEnd> {
+        // Counted once for all.
+        let mut hits = 0;
         for key in Keys::from_checked(keys) {
-            if is_admin_key(key) {
+            if may_have_admin_key && is_admin_key(key) {
                 let reply = self.read_admin_key(key).await;
                 self.reply_writer().write_admin_item(key, &reply);
             } else {
@@ -365,14 +364,25 @@ impl<'a> Session<'a> {
                     Some(outcome) => outcome,
                     None => self.next_outcome_or_route(batch).await,
                 };
-                let line = self.reply_writer().write_item(key, class, outcome);
-                error_line = error_line.or(line);
+                match &outcome {
+                    Ok(hit @ Reply::Value { .. }) => {
+                        hits += 1;
+                        compose_reply(key, hit, &mut self.out);
+                    }
+                    _ => {
+                        let line = self.reply_writer().write_item(key, class, outcome);
+                        error_line = error_line.or(line);
+                    }
+                }
             }
             if self.out.len() >= WRITE_BYTES_MAX {
+                self.reply_writer().count_hits(class, mem::take(&mut hits));
                 self.write().await?;
             }
         }
-        self.reply_writer().end_get(error_line);
+        let mut writer = self.reply_writer();
+        writer.count_hits(class, hits);
+        writer.end_get(error_line);
         Ok(())
     }
 
@@ -398,7 +408,7 @@ impl<'a> Session<'a> {
             LocalCommand::MetaNoop => self.write_line("MN"),
             LocalCommand::Stats(arguments) => self.context.write_stats(&arguments, &mut self.out),
             LocalCommand::FlushAll { delay_s, noreply } => {
-                self.delta.cmd_flush += 1;
+                self.context.counters.cmd_flush.add(1);
                 let line = match self.context.flush_all(delay_s).await {
                     Ok(()) => "OK".to_owned(),
                     Err(why) => format!("SERVER_ERROR {why}"),
@@ -411,7 +421,7 @@ impl<'a> Session<'a> {
     }
 
     fn write_refusal(&mut self, line: Option<&str>) {
-        self.delta.bad_commands += 1;
+        self.context.counters.bad_commands.add(1);
         if let Some(line) = line {
             self.write_line(line);
         }
@@ -425,20 +435,16 @@ impl<'a> Session<'a> {
     fn reply_writer(&mut self) -> ReplyWriter<'_> {
         ReplyWriter {
             out: &mut self.out,
-            delta: &mut self.delta,
+            counters: &self.context.counters,
             results: &self.context.results,
             miss_on_get_errors: self.context.settings.miss_on_get_errors,
             group_remote_errors: self.context.settings.group_remote_errors,
         }
     }
 
-    fn count_batch(&mut self, batch: &Batch) {
-        self.delta.batches += 1;
-        self.delta.batched_requests += batch.len() as u64;
-    }
-
-    fn add_counters(&mut self) {
-        self.context.counters.add_and_reset(&mut self.delta);
+    fn count_batch(&self, batch: &Batch) {
+        self.context.counters.batches.add(1);
+        self.context.counters.batched_requests.add(batch.len() as u64);
     }
 }
 

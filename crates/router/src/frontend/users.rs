@@ -1,6 +1,6 @@
 //! The users of clients that must authenticate (`-Y`, `-S`), as on `lookaside-server`.
 
-use crate::stats::counters::CounterDelta;
+use crate::stats::counters::Counters;
 use lookaside_authentication::{Credentials, LoginAttempt, LoginLog};
 use std::fmt;
 use std::net::IpAddr;
@@ -56,16 +56,10 @@ impl Users {
     }
 
     /// Counts a login, and logs it if it was refused.
-    pub(super) fn record(
-        &self,
-        attempt: LoginAttempt<'_>,
-        peer: Option<IpAddr>,
-        now_ms: u64,
-        delta: &mut CounterDelta,
-    ) {
-        delta.auth_cmds += 1;
+    pub(super) fn record(&self, attempt: LoginAttempt<'_>, peer: Option<IpAddr>, now_ms: u64, counters: &Counters) {
+        counters.auth_cmds.add(1);
         if let LoginAttempt::Refused { user } = attempt {
-            delta.auth_errors += 1;
+            counters.auth_errors.add(1);
             self.log.record(user, || peer.map(|peer| peer.to_string()), now_ms);
         }
     }

@@ -59,6 +59,11 @@ impl VerbResults {
         self.0[class as usize][ResultClass::of(outcome) as usize].add(1);
     }
 
+    /// The same for values that were found.
+    pub(crate) fn record_hits(&self, class: CommandClass, hits: u64) {
+        self.0[class as usize][ResultClass::Ok as usize].add(hits);
+    }
+
     pub(crate) fn count(&self, class: CommandClass, result: ResultClass) -> u64 {
         self.0[class as usize][result as usize].value()
     }

@@ -1,7 +1,7 @@
 //! The counters of `stats`: memcached's names, as far as a router can count them.
 //!
-//! Every thread counts for itself, and no thread waits for another: a batch is counted in plain numbers, which are
-//! added to the thread's counters once. `stats` adds up the threads.
+//! Every thread counts for itself, with no locked instruction, and no thread waits for another. `stats` adds up the
+//! threads.
 
 use lookaside_protocol::text::CloseReason;
 use lookaside_telemetry::{Counter, counters};
@@ -10,7 +10,7 @@ counters! {
     /// One thread's counters since its start. Each only ever grows.
     pub struct Counters(Counter);
 
-    /// The counts of one batch or event, a snapshot of [`Counters`], or a sum of snapshots.
+    /// A snapshot of [`Counters`], or a sum of snapshots.
     pub struct CounterDelta;
 
     /// Client connections accepted.
@@ -95,12 +95,12 @@ counters! {
     bytes_written,
 }
 
-impl CounterDelta {
+impl Counters {
     /// Counts a connection that is closed because the client sent what no memcached client sends.
-    pub(crate) fn count_close(&mut self, reason: CloseReason) {
+    pub(crate) fn count_close(&self, reason: CloseReason) {
         match reason {
-            CloseReason::ForeignProtocol => self.closed_foreign_protocol += 1,
-            CloseReason::LineTooLong => self.closed_long_line += 1,
+            CloseReason::ForeignProtocol => self.closed_foreign_protocol.add(1),
+            CloseReason::LineTooLong => self.closed_long_line.add(1),
         }
     }
 }

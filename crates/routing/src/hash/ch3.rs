@@ -21,9 +21,6 @@ const LEVELS: u32 = 23;
 /// The number of tries before server 0 is taken; each try fails with a probability below one half.
 const TRIES_MAX: u32 = 32;
 
-/// Words of the stream without an allocation; nearly every walk needs fewer.
-const WORDS_INLINE: usize = 8;
-
 /// The server for `key`, below `servers`.
 pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     if servers <= 1 {
@@ -53,46 +50,50 @@ pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     0
 }
 
-/// The endless stream of bits of a key, computed on demand.
+/// The endless stream of bits of a key, computed on demand. Walks in small pools stay in the first word. The others move
+/// forward through the next ones; one that goes down a level after a try begins again at the first.
 struct Bits {
-    inline: [u64; WORDS_INLINE],
-    /// The words after `inline`: needed by one walk in hundreds.
-    overflow: Vec<u64>,
-    words: usize,
-    last: u64,
+    first: u64,
+    /// The word that was read last, and its index.
+    word: u64,
+    index: u32,
 }
 
 impl Bits {
+    #[inline]
     fn from_key(key: &[u8]) -> Self {
         let first = murmur64a(key);
-        let mut inline = [0; WORDS_INLINE];
-        inline[0] = first;
-        Bits { inline, overflow: Vec::new(), words: 1, last: first }
+        Bits { first, word: first, index: 0 }
     }
 
+    #[inline]
     fn is_set(&mut self, at: u32) -> bool {
-        let word = at as usize / 64;
-        while self.words <= word {
-            self.last = murmur64a(&self.last.to_le_bytes());
-            match self.inline.get_mut(self.words) {
-                Some(slot) => *slot = self.last,
-                None => self.overflow.push(self.last),
-            }
-            self.words += 1;
+        let word = if at < u64::BITS { self.first } else { self.later_word(at / u64::BITS) };
+        word >> (at % u64::BITS) & 1 == 1
+    }
+
+    fn later_word(&mut self, index: u32) -> u64 {
+        if index < self.index {
+            (self.word, self.index) = (self.first, 0);
         }
-        let bits = self.inline.get(word).unwrap_or_else(|| &self.overflow[word - WORDS_INLINE]);
-        bits >> (at % 64) & 1 == 1
+        while self.index < index {
+            self.word = murmur64a(&self.word.to_le_bytes());
+            self.index += 1;
+        }
+        self.word
     }
 }
 
 const MURMUR_SEED: u64 = 4_193_360_111;
 
 /// [`murmur64a_seeded`] with the seed of Ch3.
+#[inline]
 pub(crate) fn murmur64a(bytes: &[u8]) -> u64 {
     murmur64a_seeded(bytes, MURMUR_SEED)
 }
 
 /// MurmurHash64A (Austin Appleby, public domain).
+#[inline]
 pub(super) fn murmur64a_seeded(bytes: &[u8], seed: u64) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     const R: u32 = 47;
@@ -104,13 +105,20 @@ pub(super) fn murmur64a_seeded(bytes: &[u8], seed: u64) -> u64 {
         hash = (hash ^ mixed.wrapping_mul(M)).wrapping_mul(M);
     }
     if !tail.is_empty() {
-        let mut last = [0; 8];
-        last[..tail.len()].copy_from_slice(tail);
-        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(M);
+        hash = (hash ^ last_word(bytes, tail)).wrapping_mul(M);
     }
     hash ^= hash >> R;
     hash = hash.wrapping_mul(M);
     hash ^ hash >> R
+}
+
+/// The word of the `tail` of `bytes`, of 1 to 7 bytes, with zeros behind them.
+#[inline]
+fn last_word(bytes: &[u8], tail: &[u8]) -> u64 {
+    match bytes.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last) >> (u64::BITS - 8 * tail.len() as u32),
+        None => tail.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +149,35 @@ mod tests {
         for key in keys().take(2_000) {
             assert!((ch3(&key, SERVERS_MAX as u32) as usize) < SERVERS_MAX);
             assert!(ch3(&key, (SERVERS_MAX / 2 + 1) as u32) as usize <= SERVERS_MAX / 2);
+        }
+    }
+
+    #[test]
+    fn bits_are_the_same_in_any_order() {
+        for key in keys().take(50) {
+            let words: Vec<u64> =
+                std::iter::successors(Some(murmur64a(&key)), |word| Some(murmur64a(&word.to_le_bytes())))
+                    .take(10)
+                    .collect();
+            let mut bits = Bits::from_key(&key);
+            let mut at = 0;
+            for step in 0..2_000 {
+                at = (at + step * 37) % 640;
+                assert_eq!(bits.is_set(at), words[at as usize / 64] >> (at % 64) & 1 == 1, "bit {at}");
+            }
+        }
+    }
+
+    /// What lies before the last bytes of a key does not change their part of the hash.
+    #[test]
+    fn the_last_word_is_padded_with_zeros() {
+        let bytes: Vec<u8> = (0..40_u32).map(|n| (n * 37 + 128) as u8).collect();
+        for length in 0..bytes.len() {
+            let key = &bytes[..length];
+            let tail = key.as_chunks::<8>().1;
+            let mut padded = [0; 8];
+            padded[..tail.len()].copy_from_slice(tail);
+            assert!(tail.is_empty() || last_word(key, tail) == u64::from_le_bytes(padded), "{length} bytes");
         }
     }
 

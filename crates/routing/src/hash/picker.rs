@@ -8,7 +8,7 @@ use super::{
     ring::Ring,
     weighted_ch3,
 };
-use crate::key::{routing_key, routing_key_of, stored_key, stored_key_of};
+use crate::key::{is_encoded, routing_key, routing_key_of, stored_key, stored_key_of};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 
@@ -37,6 +37,7 @@ pub(super) enum Table {
 
 impl Picker {
     /// The index of the server for `key`, which may have a routing prefix.
+    #[inline]
     pub fn pick(&self, key: &[u8]) -> usize {
         self.pick_salted(if self.whole_key { stored_key_of(key) } else { routing_key_of(key) })
     }
@@ -44,6 +45,14 @@ impl Picker {
     /// As [`Picker::pick`], for a request, whose key may be encoded.
     #[inline]
     pub(crate) fn pick_for(&self, request: &Request<Bytes>) -> usize {
+        match is_encoded(request) {
+            true => self.pick_encoded(request),
+            false => self.pick(&request.key),
+        }
+    }
+
+    #[cold]
+    fn pick_encoded(&self, request: &Request<Bytes>) -> usize {
         match self.whole_key {
             true => self.pick_salted(&stored_key(request)),
             false => self.pick_salted(&routing_key(request)),

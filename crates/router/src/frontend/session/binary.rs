@@ -76,7 +76,7 @@ impl Session<'_> {
                 }
             }
             LocalCommand::FlushAll { delay_s, noreply } => {
-                self.delta.cmd_flush += 1;
+                self.context.counters.cmd_flush.add(1);
                 match self.context.flush_all(delay_s).await {
                     Ok(()) if noreply => {}
                     Ok(()) => self.write_success(tag, b""),
@@ -96,7 +96,7 @@ impl Session<'_> {
     }
 
     fn write_binary_refusal(&mut self, tag: ResponseTag, status: Status) {
-        self.delta.bad_commands += 1;
+        self.context.counters.bad_commands.add(1);
         compose_error(tag, status, &mut self.out);
     }
 

@@ -201,7 +201,7 @@ impl Session<'_> {
                     break;
                 }
                 self.count_batch(&added.batch);
-                self.delta.overlapped_batches += 1;
+                self.context.counters.overlapped_batches.add(1);
                 let future = route(self.context, self.client.clone(), deletes.next_number(), added.batch);
                 deletes.push(Either::Right(future), added.replies, bytes);
             }
@@ -239,7 +239,6 @@ impl Session<'_> {
             self.compose_replies(replies, &mut BatchInProgress::of_outcomes(outcomes), usize::MAX).await?;
             if self.out.len() >= WRITE_BYTES_MAX || !deletes.is_first_done() {
                 self.write_while(deletes).await?;
-                self.add_counters();
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ impl Session<'_> {
                 Ok(bytes) => bytes?,
                 Err(_) if is_large_command => return Err(self.end_stalled()),
                 Err(_) => {
-                    self.delta.idle_kicks += 1;
+                    self.context.counters.idle_kicks.add(1);
                     return Err(SessionEnd::Idle);
                 }
             },
@@ -83,7 +83,7 @@ impl Session<'_> {
     }
 
     fn end_stalled(&mut self) -> SessionEnd {
-        self.delta.stalled_connections += 1;
+        self.context.counters.stalled_connections.add(1);
         SessionEnd::Stalled
     }
 
@@ -108,7 +108,7 @@ impl Session<'_> {
         match read {
             Ok(0) | Err(_) => Err(SessionEnd::Gone),
             Ok(bytes) => {
-                self.delta.bytes_read += bytes as u64;
+                self.context.counters.bytes_read.add(bytes as u64);
                 Ok(bytes)
             }
         }
@@ -141,13 +141,16 @@ impl Session<'_> {
         if permit.try_resize(bytes, TOTAL_INPUT_BYTES_MAX) {
             return Ok(());
         }
-        self.delta.closed_input_bound += 1;
+        self.context.counters.closed_input_bound.add(1);
         Err(SessionEnd::InputBound)
     }
 
     /// A session that has to wait returns its buffers to the pool if they are empty.
     fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
-        self.reserve_input();
+        // Otherwise `read` has made space.
+        if !self.has_buffers {
+            self.reserve_input();
+        }
         let mut input = (&mut self.input).limit(self.read_bytes);
         let read = pin!(self.stream.read_buf(&mut input)).poll(waiter);
         if read.is_pending() && self.input.is_empty() && self.out.is_empty() {
@@ -207,10 +210,13 @@ impl Session<'_> {
                 Ok(Ok(0) | Err(_)) => return Err(SessionEnd::Gone),
                 Ok(Ok(written)) => written,
             };
-            self.delta.bytes_written += written as u64;
+            self.context.counters.bytes_written.add(written as u64);
             written_bytes += written;
         }
-        self.out.drain(..written_bytes);
+        match written_bytes == self.out.len() {
+            true => self.out.clear(),
+            false => drop(self.out.drain(..written_bytes)),
+        }
         self.out.shrink_to(WRITE_BYTES_KEPT);
         self.flush().await
     }
@@ -246,7 +252,7 @@ impl Session<'_> {
         if permit.try_resize(bytes, TOTAL_OUTPUT_BYTES_MAX) {
             return Ok(Some(permit));
         }
-        self.delta.closed_output_bound += 1;
+        self.context.counters.closed_output_bound.add(1);
         Err(SessionEnd::OutputBound)
     }
 }

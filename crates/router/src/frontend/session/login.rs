@@ -43,7 +43,7 @@ impl Session<'_> {
             self.login_deadline = None;
         }
         stepped.unwrap_or_else(|| {
-            self.delta.login_timeouts += 1;
+            self.context.counters.login_timeouts.add(1);
             Err(SessionEnd::LoginTimedOut)
         })
     }
@@ -69,7 +69,6 @@ impl Session<'_> {
             }
         }
         self.write().await?;
-        self.add_counters();
         self.end_if_closing()
     }
 
@@ -82,14 +81,14 @@ impl Session<'_> {
             }
             AsciiAuth::Authenticated { consumed } => {
                 self.authentication = Authentication::Done;
-                users.record(LoginAttempt::Accepted, self.client.client, now_ms, &mut self.delta);
+                users.record(LoginAttempt::Accepted, self.client.client, now_ms, &self.context.counters);
                 ("STORED", consumed)
             }
             AsciiAuth::Refused { line, consumed, attempt } => {
                 if let Some(attempt) = attempt {
-                    users.record(attempt, self.client.client, now_ms, &mut self.delta);
+                    users.record(attempt, self.client.client, now_ms, &self.context.counters);
                 }
-                self.delta.bad_commands += 1;
+                self.context.counters.bad_commands.add(1);
                 (line, consumed)
             }
             AsciiAuth::Quit => {
@@ -98,7 +97,7 @@ impl Session<'_> {
             }
             AsciiAuth::Close { reason } => {
                 self.is_closing = true;
-                self.delta.count_close(reason);
+                self.context.counters.count_close(reason);
                 return;
             }
         };
@@ -126,14 +125,14 @@ impl Session<'_> {
             BinaryParsed::Bad { tag, status, consumed, swallow, close, .. } => {
                 self.swallow_bytes = swallow;
                 self.is_closing = close;
-                self.delta.bad_commands += 1;
+                self.context.counters.bad_commands.add(1);
                 (tag, status, status.message(), consumed)
             }
             BinaryParsed::Request { request, consumed } => {
                 match sasl::authenticate(&mut self.authentication, &request.command, users.sasl(), now_ms) {
                     Some(reply) => {
                         if let Some(attempt) = reply.attempt {
-                            users.record(attempt, self.client.client, now_ms, &mut self.delta);
+                            users.record(attempt, self.client.client, now_ms, &self.context.counters);
                         }
                         (request.tag, reply.status, reply.text, consumed)
                     }
@@ -151,7 +150,7 @@ impl Session<'_> {
 
     /// Refuses a request that needs authentication. The connection closes.
     fn refuse_request(&mut self, tag: ResponseTag) {
-        self.delta.bad_commands += 1;
+        self.context.counters.bad_commands.add(1);
         self.is_closing = true;
         compose_error(tag, Status::AuthenticationFailed, &mut self.out);
     }
