@@ -251,7 +251,9 @@ impl Assembler {
             }
             EventData::Unknown(kind) => {
                 let why = format!(
-                    "the log has an event of the unknown kind {kind} behind {} in {}, which may hold changes of rows:                      update lookaside-invalidator, or turn off what makes the server write such events, empty the clusters,                      and begin behind it (move the positions away; --from now)",
+                    "the log has an event of the unknown kind {kind} behind {} in {}, which may hold changes of rows: update \
+                     lookaside-invalidator, or turn off what makes the server write such events, empty the clusters, and \
+                     begin behind it (move the positions away; --from now)",
                     self.end.offset, self.end.file
                 );
                 return Err(SourceError::Unusable { why });
