@@ -71,6 +71,8 @@ impl Defaults {
             logs_requests: _,
             // Reads are the same with and without it.
             allows_only_gets: _,
+            // Which servers a request is sent to does not depend on it, only which replies are awaited.
+            broadcasts_in_background: _,
         } = self;
         let mut options = Vec::new();
         if *prefix != RoutingPrefix::default() {
