@@ -394,7 +394,7 @@ second; its deletes reach the cold cluster at once and the warm one {delay} s la
 |---|---|---|
 {rows}
 
-The settled hit rate ({settled:.1%}) is that of the last {settled_s} s with warm-up, which had ended by then;
+The settled hit rate ({steady:.1%}) is that of the last {steady_s} s with warm-up, which had ended by then;
 the writer's deletes cause the remaining misses. A hit is a read that the database did not serve.
 The warm-up ended by itself after
 {ended} s, as the router's log says, and the router sent {after} reads to the warm cluster from then on (`end_after` was
@@ -467,8 +467,8 @@ def report(shown: dict, facts: dict[str, str]) -> str:
         hold_off=HOLD_OFF_MS / 1000,
         rows="\n".join(rows),
         stale="\n".join(stale),
-        settled=shown["settled hit rate"],
-        settled_s=STEADY_S,
+        steady=shown["settled hit rate"],
+        steady_s=STEADY_S,
         ended=with_warm_up["warm-up ended after"],
         after=with_warm_up["reads of the warm cluster after that"],
         end_after=END_AFTER_S,
