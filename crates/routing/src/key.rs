@@ -103,10 +103,15 @@ pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
 
 #[inline]
 fn prefix_bytes_of(key: &[u8]) -> usize {
-    if key.first() != Some(&b'/') {
-        return 0;
+    match key {
+        [b'/', rest @ ..] => prefix_bytes_behind_slash(rest),
+        _ => 0,
     }
-    let mut slashes = memchr::memchr_iter(b'/', &key[1..]);
+}
+
+#[inline(never)]
+fn prefix_bytes_behind_slash(rest: &[u8]) -> usize {
+    let mut slashes = memchr::memchr_iter(b'/', rest);
     match (slashes.next(), slashes.next()) {
         (Some(_), Some(third)) => third + 2,
         _ => 0,
@@ -139,6 +144,7 @@ fn may_have_hash_stop(key: &[u8]) -> bool {
     key.as_chunks::<8>().0.iter().any(has_first) || has_first(last)
 }
 
+#[inline(never)]
 fn find_hash_stop(key: &[u8]) -> &[u8] {
     let stop = memchr::memchr_iter(HASH_STOP[0], key).find(|&at| key[at..].starts_with(HASH_STOP));
     &key[..stop.unwrap_or(key.len())]

@@ -72,6 +72,7 @@ impl Bits {
         word >> (at % u64::BITS) & 1 == 1
     }
 
+    #[inline(never)]
     fn later_word(&mut self, index: u32) -> u64 {
         if index < self.index {
             (self.word, self.index) = (self.first, 0);

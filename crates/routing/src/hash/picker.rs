@@ -69,8 +69,14 @@ impl Picker {
     fn pick_salted(&self, key: &[u8]) -> usize {
         match self.salt.is_empty() {
             true => self.table.pick(key),
-            false => with_appended(key, &self.salt, |salted| self.table.pick(salted)),
+            false => self.pick_with_salt(key),
         }
+    }
+
+    /// Not inlined: it needs a buffer on the stack.
+    #[inline(never)]
+    fn pick_with_salt(&self, key: &[u8]) -> usize {
+        with_appended(key, &self.salt, |salted| self.table.pick(salted))
     }
 }
 
