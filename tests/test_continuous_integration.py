@@ -10,9 +10,9 @@ from processes import ROOT
 
 DATABASES = ("mysql", "mariadb", "postgres13", "postgres18")
 # Without what fetches packages.
-PROGRAMS = ("true", "unshare", 
+PROGRAMS = (
     "bash", "cat", "chmod", "dirname", "dpkg", "dpkg-deb", "env", "find", "flock", "grep", "head", "id", "mkdir", "mv",
-    "python3", "rm", "sh", "sha256sum", "tar", "uname",
+    "python3", "rm", "sh", "sha256sum", "tar", "true", "uname", "unshare",
 )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ impl ClientCore {
         let found = engine.wait(py, client.client().get(&key))?;
         let none = py.None().into_bound(py);
         let lookup = found.map_err(|error| match error {
-            // A datagram that was lost, of a server that may have given a lease: none without leases.
+            // A datagram was lost, so the server may have given a lease: it is not one without leases.
             ClientError::Refused { .. } if self.connection.settings.is_udp() => {
                 exception(py, "CacheUnavailableError", error.to_string())
             }

@@ -74,19 +74,22 @@ impl Questions {
             let keys: Vec<&[u8]> = samples.iter().map(|sample| sample.key.as_slice()).collect();
             let (asked_at, sent_before) = (Instant::now(), self.asker.questions_sent());
             let mut looks = self.asker.ask(&keys).await;
+            // A question that another router is asked too counts twice, and one that could not be sent counts as well.
+            let questions = (self.asker.questions_sent() - sent_before).max(keys.len() as u64 * u64::from(per_key));
+            // One that was held up does not catch up by a burst.
+            next_at = next_at.max(asked_at) + Duration::from_secs(questions) / self.per_s_max;
             let old = sampler.lock().clusters[self.cluster].old_looks(&batch, &looks);
             for (index, at) in old {
                 if servers_throttle.allow(Instant::now()).is_some() {
+                    // These count, too: old values must not break the bound when a cluster has its worst moment.
+                    sleep_until(next_at).await;
+                    let (asked_at, sent_before) = (Instant::now(), self.asker.questions_sent());
                     let look = &mut looks[index][at];
                     look.servers = self.asker.find_servers(&look.from, keys[index]).await;
+                    let questions = self.asker.questions_sent() - sent_before;
+                    next_at = next_at.max(asked_at) + Duration::from_secs(questions) / self.per_s_max;
                 }
             }
-            // A question that another router is asked too counts twice, and one that could not be sent counts as well. So
-            // do the questions for servers: old values must not break the bound when a cluster has its worst moment.
-            let sent = self.asker.questions_sent() - sent_before;
-            let questions = sent.max(keys.len() as u64 * u64::from(per_key));
-            // One that was held up does not catch up by a burst.
-            next_at = next_at.max(asked_at) + Duration::from_secs(questions) / self.per_s_max;
             let mut sampler = sampler.lock();
             for finding in sampler.clusters[self.cluster].record(batch, looks) {
                 (self.on_finding)(&finding);

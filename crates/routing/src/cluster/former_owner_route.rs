@@ -12,7 +12,7 @@
 //! | get | the pool; after a miss the former owner; its value is returned, and copied in the background |
 //! | lease-get | the same; the client's own lease is used for the copy. A hot miss gets the value, and copies nothing |
 //! | gets gat gats, meta get | the same; the value is copied first, and the pool is asked again, since CAS unique and exptime are its own |
-//! | metaget, meta get with `N`, base64 keys, all others | the pool |
+//! | metaget, meta get with `N`, base64 keys, reads of an observer, all others | the pool |
 //!
 //! **Why a lease.** The former owner gets every delete before the new owner does. So if the copy is read after the lease
 //! was issued, either it is newer than a delete, or that delete is still to come at the new owner, and voids the lease. A
@@ -32,6 +32,7 @@ use crate::{
     Route, Verb, VerbKind,
     cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
     key::{is_encoded, stored_key},
+    meta::is_of_observer,
     outcome::{is_error, is_miss, verb},
     split::{route_some, scatter},
 };
@@ -246,7 +247,7 @@ impl Route for FormerOwnerRoute {
 /// Whether a former owner may be asked after a miss.
 fn may_move(request: &Request<Bytes>) -> bool {
     let verb = verb(request);
-    verb.kind() == VerbKind::Read && verb != Verb::Metaget && !is_encoded(request)
+    verb.kind() == VerbKind::Read && verb != Verb::Metaget && !is_encoded(request) && !is_of_observer(request)
 }
 
 /// Whether only the new owner can answer, after a copy.
