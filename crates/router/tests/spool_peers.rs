@@ -349,6 +349,38 @@ async fn a_fence_lasts_for_as_long_as_the_router_with_the_backlog_relies_on_it()
     }
 }
 
+/// The file of the fence kept the time of before: after a restart of the peer the server was flushed and read while the
+/// router with the backlog still acknowledged deletes.
+#[tokio::test(start_paused = true)]
+async fn a_fence_lasts_as_long_after_its_router_was_given_more_time() {
+    let mut fixture = Fixture::start().await;
+    fixture.peer_timeouts[..2].fill(Duration::from_millis(500));
+    for router in 0..2 {
+        fixture.kill(router).await;
+        fixture.start_router(router).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    let main = fixture.main();
+    main.put("k", "old");
+    main.be(Health::Frozen);
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    sleep(Duration::from_secs(1)).await;
+    fixture.peer_timeouts[0] = PEER_TIMEOUT;
+    fixture.kill(0).await;
+    fixture.start_router(0).await;
+    sleep(Duration::from_secs(1)).await;
+    // From now on it reaches nothing, and relies on what was confirmed.
+    fixture.cut_server(0, true);
+    (1..ROUTERS).for_each(|peer| fixture.cut_routers(0, peer, true));
+    main.be(Health::Well);
+    fixture.kill(1).await;
+    fixture.start_router(1).await;
+    sleep(Duration::from_secs(1)).await;
+    main.put("k", "old");
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    assert_eq!(fixture.get(1, "k").await, TKO);
+}
+
 /// Once an address with a comma was not parsed, and one too long for a request made the whole line of requests
 /// malformed.
 #[tokio::test(start_paused = true)]

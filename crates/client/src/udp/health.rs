@@ -103,6 +103,13 @@ impl UdpHealth {
             *silence = Silence { probe_at: now + pause, pause, is_probing: false };
         }
     }
+
+    /// A probe could not be sent, which says nothing about the server.
+    pub(super) fn repeat_probe(&self, now: Instant) {
+        if let Some(silence) = &mut *self.silence.lock() {
+            *silence = Silence { probe_at: now + silence.pause, is_probing: false, ..*silence };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -132,6 +139,13 @@ mod tests {
             advance(Duration::from_millis(100)).await;
         }
         assert_eq!(probes, [1, 3, 7, 15, 31, 63, 123, 183]);
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(health.path(Instant::now()), Path::TcpAndProbe);
+        health.repeat_probe(Instant::now());
+        advance(Duration::from_secs(59)).await;
+        assert_eq!(health.path(Instant::now()), Path::Tcp);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(health.path(Instant::now()), Path::TcpAndProbe, "after the same pause");
         health.record_reply();
         assert_eq!(health.path(Instant::now()), Path::Udp);
         assert!(health.record_loss(Instant::now()), "it answers");

@@ -144,7 +144,9 @@ impl UdpDestination {
             match sockets.request(peer, |out| compose(&get, out), timeout).await {
                 // A part of a reply is an answer, too.
                 Ok(_) | Err(SocketError::Reordered) => health.record_reply(),
-                Err(_) => health.record_lost_probe(Instant::now()),
+                Err(SocketError::TimedOut) => health.record_lost_probe(Instant::now()),
+                // Nothing was sent.
+                Err(_) => health.repeat_probe(Instant::now()),
             }
         });
     }

@@ -34,7 +34,7 @@ impl LineTail {
     /// Puts a number in front of the present ones, two digits at a time.
     ///
     /// # Panics
-    /// If there are three.
+    /// If the numbers, each with its space, take more than three of 20 digits would.
     #[inline(always)]
     pub fn put(&mut self, mut number: u64) {
         while number >= 100 {

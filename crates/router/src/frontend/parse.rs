@@ -168,7 +168,7 @@ pub fn parse_batch(
                 parsed.close = true;
                 break;
             }
-            // Nearly all commands.
+            // Nearly all commands are such gets: their keys need no other look.
             Parsed::Command { command: Command::Retrieve { keys, operation: Operation::Get { cas } }, consumed }
                 if !may_have_admin_key(keys.text()) =>
             {

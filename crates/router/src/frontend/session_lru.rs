@@ -1,5 +1,5 @@
 //! The clients of one thread in the order of their last requests: at the limit on connections the least recently used one
-//! is closed for a new entry. No request waits for it.
+//! is closed for a new client. No request waits for it.
 //!
 //! A session counts as used whenever it reads. It is closed only while it waits for its client, with nothing in progress:
 //! a batch that has begun is always answered. A command of which a part has arrived is in progress too, for as long as
@@ -67,7 +67,7 @@ pub(crate) struct UseClock {
 }
 
 impl UseClock {
-    /// None yet.
+    /// A clock at 0, without uses.
     pub(crate) fn new() -> UseClock {
         UseClock { last: AtomicU64::new(0), started: Instant::now() }
     }

@@ -4,6 +4,7 @@
 
 use super::ids::RouterId;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Routers whose last release is remembered, for each server.
@@ -22,15 +23,31 @@ struct PeerFence {
     /// The router's message that set it. An older message that arrives later has no effect.
     sequence: u64,
     until: Instant,
+    file: FenceFile,
+}
+
+/// What the file of a fence says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FenceFile {
+    /// For how long the fence lasts after a restart; 0 if the file does not say it.
+    pub(super) duration: Duration,
+    /// Its length.
+    pub(super) bytes: u64,
 }
 
 impl PeerFences {
-    /// Sets or renews the fence of `router` until `until`, unless a newer message has done so.
-    pub(super) fn insert(&mut self, router: RouterId, sequence: u64, until: Instant) {
-        let fence = self.fences.entry(router).or_insert(PeerFence { sequence, until });
+    /// Sets or renews the fence of `router` until `until`, unless a newer message has done so. `file` is its file now.
+    pub(super) fn insert(&mut self, router: RouterId, sequence: u64, until: Instant, file: FenceFile) {
+        let fence = self.fences.entry(router).or_insert(PeerFence { sequence, until, file });
+        fence.file = file;
         if fence.sequence <= sequence {
-            *fence = PeerFence { sequence, until };
+            (fence.sequence, fence.until) = (sequence, until);
         }
+    }
+
+    /// The file of the fence of `router`; `None` if there is no fence.
+    pub(super) fn file(&self, router: RouterId) -> Option<FenceFile> {
+        self.fences.get(&router).map(|fence| fence.file)
     }
 
     /// Whether `router` has released its fence with a message newer than `sequence`.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   A: a delete fails at S and is spooled
-//!      -> every peer at once: spool_delete                one replies ok (it has reached S): acknowledged
-//!      -> 50 ms later, beside that: every peer, spool_fence  all have it on disk, S is fenced: acknowledged
+//!      -> every peer at once: spool_delete                       one replies ok (it has reached S): acknowledged
+//!      -> 50 ms later, beside that: every peer, spool_fence_for  all have it on disk, S is fenced: acknowledged
 //!      ... further deletes of S are acknowledged at once, while every peer's confirmation is recent
 //!      S has applied A's backlog -> every peer, spool_release
 //! ```
@@ -12,17 +12,17 @@
 //! and over another connection; a peer that can reach S forwards within the 50 ms, and no router stops reading a server
 //! that only A cannot reach. A peer forwards for several servers at once, so a hung server delays no other.
 //!
-//! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for
-//! all of `peer_timeout`, counted from when the request arrived: that of the router which has the backlog, as the request
-//! says. So whatever is lost or delayed, A stops acknowledging
-//! before a peer's fence expires. A peer whose fence expires flushes S before it reads S again.
+//! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for all of
+//! `peer_timeout`, counted from when the request arrived: that of the router which has the backlog, as the request says. So
+//! whatever is lost or delayed, A stops acknowledging before a peer's fence expires. A peer whose fence expires flushes S
+//! before it reads S again.
 //!
 //! Invariant: from the moment that any router has acknowledged a delete that it spooled for a server, no router reads
 //! that server until it has applied the delete or was flushed. If a peer cannot be reached, the delete is not
 //! acknowledged, but it stays in the spool. (An operator may choose to acknowledge it: [`PeerMissing::Ignore`].)
 //!
-//! The requests ([`super::peer_protocol`]) are sent by [`super::peer_sync`] and [`super::peer_forward`]. Each has a sequence number, so that one
-//! that was delayed on an old connection does not undo a newer one.
+//! The requests ([`super::peer_protocol`]) are sent by [`super::peer_sync`] and [`super::peer_forward`]. Each has a
+//! sequence number, so that one that was delayed on an old connection does not undo a newer one.
 
 use super::ids::RouterId;
 use super::peer_protocol;

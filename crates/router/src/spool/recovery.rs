@@ -15,6 +15,7 @@
 //! | a newer format | an error: only the newer version can read the backlog |
 
 use super::ids::RouterId;
+use super::peer_fence::FenceFile;
 use super::peer_protocol::FENCE_MAX;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
 use super::segments::{AppendTarget, RecoveredSegment, TotalBytes, file_name, file_number};
@@ -59,8 +60,9 @@ pub(super) fn recover(
         for name in disk.files(&folder).map_err(failed)? {
             if let Some(router) = router_of_fence_file(&name) {
                 let text = disk.read(&folder, &name).unwrap_or_default();
-                let duration = parse_peer_fence(&text).map_or(peer_fence_for, |asked| asked.max(peer_fence_for));
-                server.fence_for_peer(router, 0, Instant::now() + duration);
+                let saved = parse_peer_fence(&text).unwrap_or_default();
+                let file = FenceFile { duration: saved, bytes: text.len() as u64 };
+                server.fence_for_peer(router, 0, Instant::now() + saved.max(peer_fence_for), file);
             } else if name.ends_with(OLD_FENCE_SUFFIX) {
                 tracing::warn!(
                     server = %address, file = name,
@@ -156,10 +158,12 @@ pub(super) fn peer_fence_text(duration: Duration) -> String {
     format!("fenced {}\n", duration.as_millis())
 }
 
-/// `None` if the file does not say how long: a crash has left it empty, or an earlier version has written it.
+/// The longest time of its lines. `None` if the file does not say how long: a crash has left it empty, or an earlier version
+/// has written it.
 fn parse_peer_fence(text: &[u8]) -> Option<Duration> {
-    let duration_ms = str::from_utf8(text).ok()?.strip_prefix("fenced ")?.strip_suffix('\n')?.parse().ok()?;
-    Some(Duration::from_millis(duration_ms).min(FENCE_MAX))
+    let duration_ms = |line: &str| line.strip_prefix("fenced ")?.strip_suffix('\n')?.parse().ok();
+    let durations = str::from_utf8(text).ok()?.split_inclusive('\n').filter_map(duration_ms);
+    Some(Duration::from_millis(durations.max()?).min(FENCE_MAX))
 }
 
 fn router_of_fence_file(name: &str) -> Option<RouterId> {

@@ -9,7 +9,7 @@
 //! [`PeerFences`] calls that one under the lock.
 
 use super::ids::RouterId;
-use super::peer_fence::PeerFences;
+use super::peer_fence::{FenceFile, PeerFences};
 use super::record::Deletion;
 use super::segments::{AppendTarget, Backlog, RecoveredSegment, ReplayAction, Segments, TotalBytes, file_name};
 use super::storage::Disk;
@@ -216,10 +216,15 @@ impl ServerLog {
     }
 
     /// As [`PeerFences::insert`], and raises the fence.
-    pub(super) fn fence_for_peer(&self, router: RouterId, sequence: u64, until: Instant) {
+    pub(super) fn fence_for_peer(&self, router: RouterId, sequence: u64, until: Instant, file: FenceFile) {
         let mut state = self.state();
-        state.peer_fences.insert(router, sequence, until);
+        state.peer_fences.insert(router, sequence, until, file);
         self.fence.raise();
+    }
+
+    /// As [`PeerFences::file`].
+    pub(super) fn peer_fence_file(&self, router: RouterId) -> Option<FenceFile> {
+        self.state().peer_fences.file(router)
     }
 
     pub(super) fn is_outdated(&self, router: RouterId, sequence: u64) -> bool {

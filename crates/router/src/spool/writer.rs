@@ -5,6 +5,7 @@
 //! the next group gathers. A simulation has no threads and writes each append in the caller.
 
 use super::ids::RouterId;
+use super::peer_fence::FenceFile;
 use super::record::{Deletion, HEADER, Record, encode};
 use super::recovery::{peer_fence_file, peer_fence_text};
 use super::segments::{AppendTarget, TotalBytes, file_name};
@@ -279,18 +280,11 @@ impl Writer {
             WriteEntry::Close => unreachable!("nothing is written from there on"),
             WriteEntry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
             WriteEntry::Fence { router, sequence, until, duration } => {
-                if !server.is_fenced_for(router) {
-                    let file = peer_fence_file(router);
-                    self.disk.remove(&server.folder, &file)?;
-                    self.disk.write(
-                        &server.folder,
-                        &file,
-                        0,
-                        peer_fence_text(duration).as_bytes(),
-                        self.fsync != Fsync::Never,
-                    )?;
-                }
-                server.fence_for_peer(router, sequence, until);
+                let file = match server.peer_fence_file(router) {
+                    Some(file) if duration <= file.duration => file,
+                    file => self.write_fence_file(server, router, file.unwrap_or_default(), duration)?,
+                };
+                server.fence_for_peer(router, sequence, until, file);
             }
             WriteEntry::Release { router, sequence } => {
                 if server.release_peer_fence(router, sequence) {
@@ -350,6 +344,23 @@ impl Writer {
             let _ = self.replay_starts.send(server.clone());
         }
         server.remove_files(&*self.disk, &replaced);
+    }
+
+    /// Writes for how long the fence of `router` lasts after a restart. A longer time is appended to the file: at no moment
+    /// of a crash is there a fence without its file.
+    fn write_fence_file(
+        &mut self,
+        server: &ServerLog,
+        router: RouterId,
+        file: FenceFile,
+        duration: Duration,
+    ) -> io::Result<FenceFile> {
+        let (name, text) = (peer_fence_file(router), peer_fence_text(duration));
+        if file.bytes == 0 {
+            self.disk.remove(&server.folder, &name)?;
+        }
+        self.disk.write(&server.folder, &name, file.bytes, text.as_bytes(), self.fsync != Fsync::Never)?;
+        Ok(FenceFile { duration, bytes: file.bytes + text.len() as u64 })
     }
 
     /// A flush record replaces segments and fences that may be synced already, and their files are removed next. So it is

@@ -70,7 +70,7 @@ impl Coverage {
         let departed: Vec<Address> = history.departed.servers.iter().filter(is_new).cloned().collect();
         self.departed.add(departed);
         self.departed.is_incomplete |= history.departed.is_incomplete;
-        // One that has left the history has no copies, and one that is readable had all deletes.
+        // One that has left the history has no copies that the departed servers do not stand for, and one that is readable had all deletes.
         self.lost.retain(|id| history.get(*id).is_some_and(|config| !config.is_readable));
         history.lost().for_each(|id| self.add_lost(id));
         for covered in &mut self.covered {
@@ -260,7 +260,7 @@ impl Coverage {
 
     /// Removes a configuration from a full record for `target`, which joins it in the same step: so it counts as one that
     /// is there. Otherwise each of those that were purged would wait for the target, and the target for space. If none can
-    /// be removed so, a lost one leaves that no router covers, but not the last: what matters is whether there is any.
+    /// be removed so, a lost one leaves that no router covers, but not the last: all servers are emptied while there is any.
     fn make_space(&self, next: &mut History, target: ConfigId) {
         let is_there = |kept: &ConfigId| *kept == target || next.get(*kept).is_some();
         let is_removable = |id: &ConfigId| !next.is_readable(*id) && next.is_kept(*id);
@@ -273,6 +273,8 @@ impl Coverage {
         let (count, uncovered) = (next.lost().count(), next.lost().find(is_uncovered));
         if let Some(id) = uncovered.filter(|_| count > 1) {
             next.remove(id);
+            // The last one may become usable again: nothing tells then that servers which only this one named have copies.
+            next.departed.is_incomplete = true;
         }
     }
 

@@ -194,12 +194,12 @@ fn a_fence_of_a_closed_spool_is_adopted_only_with_a_reason() {
 fn the_newest_message_of_a_peer_decides_in_whichever_order_they_arrive() {
     let server = server_log();
     let (router, until) = (RouterId(7), Instant::now() + Duration::from_secs(1));
-    server.fence_for_peer(router, 3, until);
+    server.fence_for_peer(router, 3, until, FenceFile::default());
     assert!(!server.release_peer_fence(router, 2), "delayed on an old connection");
     assert!(server.is_fenced());
     assert!(server.release_peer_fence(router, 4) && !server.is_fenced());
     assert!(server.is_outdated(router, 3) && !server.is_outdated(router, 5));
-    server.fence_for_peer(router, 5, until);
+    server.fence_for_peer(router, 5, until, FenceFile::default());
     assert!(!server.expire_peer_fence(router, Instant::now()) && server.is_fenced(), "it was renewed in time");
     assert!(server.expire_peer_fence(router, until) && !server.is_fenced());
 }
