@@ -26,7 +26,7 @@ PARTS = {
 BEHAVIOUR = {
     "undelivered deletes": ["crates/router/tests/spool.rs::a_lost_delete_is_replayed_before_the_server_is_read"],
     "a server that is back": [
-        "crates/client/tests/destination.rs::one_refused_connection_makes_the_server_tko_until_a_probe_is_answered",
+        "crates/client/tests/destination_outages.rs::one_refused_connection_makes_the_server_tko_until_a_probe_is_answered",
         "tests/test_spool.py::test_a_server_that_was_unreachable_is_never_read_stale",
     ],
     "a changed list of servers": [
@@ -83,8 +83,8 @@ BEHAVIOUR = {
         "tests/test_router_tls_servers.py::test_a_pool_may_name_another_identity_or_none",
     ],
     "a lost idle connection, bytes that no request asked for": [
-        "crates/client/tests/destination.rs::connection_closed_while_idle_fails_no_request",
-        "crates/client/tests/destination.rs::bytes_that_no_request_asked_for_end_the_connection",
+        "crates/client/tests/destination_outages.rs::connection_closed_while_idle_fails_no_request",
+        "crates/client/tests/destination_outages.rs::bytes_that_no_request_asked_for_end_the_connection",
     ],
     "a reply with another key than the one asked for": [
         "crates/client/tests/destination.rs::items_may_come_in_another_order_but_not_of_other_keys"
