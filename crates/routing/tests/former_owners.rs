@@ -288,6 +288,18 @@ async fn only_live_values_are_copied_with_the_time_that_they_have_left() {
     }
 }
 
+/// An audit of a pool whose servers had changed copied each key that it compared.
+#[tokio::test]
+async fn an_observer_copies_nothing() {
+    for (flags, is_copied) in [("v Olookaside-observer", false), ("v Oother", true)] {
+        let pool = Pool::moved();
+        let meta = MetaOperation { verb: MetaVerb::Get, flags: flags.into(), value: None };
+        pool.ask_all(vec![Request { key: "k".into(), operation: Operation::Meta(meta) }]).await;
+        assert_eq!(!pool.old.asked().is_empty(), is_copied, "{flags}");
+        assert_eq!(pool.new.asked().contains(&"lease-set"), is_copied, "{flags}");
+    }
+}
+
 #[tokio::test]
 async fn other_keys_and_verbs_do_not_reach_the_former_owner() {
     let pool = Pool::moved();
