@@ -1,8 +1,12 @@
 """The fault injector's checker and its schedules."""
 
+import contextlib
+import time
+
 import pytest
+from chaos import faults as chaos_faults
 from chaos.checker import ACKNOWLEDGED, NEVER_WRITTEN, TOO_STALE, Checker, compose_value
-from chaos.faults import PROCESS_KINDS, RESIZE_KINDS, Fault, schedule
+from chaos.faults import PROCESS_KINDS, RESIZE_KINDS, Fault, Injector, schedule
 from chaos.region import Layout
 
 
@@ -51,3 +55,23 @@ def test_a_seed_gives_one_schedule_and_each_fault_can_be_repeated(seed):
     assert faults == schedule(seed, layout, kinds, 60.0, 1.0, 6.0) != schedule(seed + 1, layout, kinds, 60.0, 1.0, 6.0)
     assert [Fault.parse(str(fault)) for fault in faults] == faults
     assert all(fault.at_s + fault.seconds <= 60.01 for fault in faults)
+
+
+@pytest.mark.parametrize("waits_for_targets", [True, False])
+def test_a_given_fault_waits_for_its_target_and_one_of_a_seed_is_left_out(monkeypatch, waits_for_targets):
+    @contextlib.contextmanager
+    def recovers_late(_region, _fault, _rng):
+        yield
+        time.sleep(0.2)
+
+    monkeypatch.setattr(chaos_faults, "apply", recovers_late)
+    failures = []
+    given = [Fault.parse(text) for text in ("kill:one-server-1@0+0.01", "hang:one-server-1@0.05+0.01")]
+    injector = Injector(None, given, 1, failures.append, waits_for_targets)
+    injector.start()
+    injector.join()
+    assert failures == []
+    assert [event.fault for event in injector.events] == (given if waits_for_targets else given[:1])
+    assert injector.skipped == ([] if waits_for_targets else given[1:])
+    ends = [event.recovered_s for event in injector.events]
+    assert all(event.begin_s >= end for event, end in zip(injector.events[1:], ends, strict=False))

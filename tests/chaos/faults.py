@@ -13,7 +13,8 @@
 | `remove`, `empty`, `twice`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
 
 A fault is written `KIND:TARGET@AT+SECONDS`, as in `hang:one-server-1@2.5+4`. Faults overlap, but a process has one at a
-time, besides cut links: a fault whose target is still busy with the one before is left out.
+time, besides cut links. A fault of a seed whose target is still busy with the one before is left out; one that is given
+waits for its target, so that all given faults happen on a slow machine too.
 """
 
 import contextlib
@@ -128,15 +129,27 @@ def schedule(
 
 
 class Injector(threading.Thread):
-    """Executes a schedule. Each fault has a thread of its own, since starting and upgrading take their time."""
+    """Executes a schedule. Each fault has a thread of its own, since starting and upgrading take their time.
 
-    def __init__(self, region: Region, faults: list[Fault], seed: int, report: Callable[[str], None]) -> None:
+    A fault whose target is busy waits for it if `waits_for_targets`, and is left out otherwise.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        faults: list[Fault],
+        seed: int,
+        report: Callable[[str], None],
+        waits_for_targets: bool = False,
+    ) -> None:
         super().__init__(name="injector")
         self.region, self.faults, self.seed, self.report = region, sorted(faults, key=lambda f: f.at_s), seed, report
+        self.waits_for_targets = waits_for_targets
         self.events: list[Event] = []
         self.skipped: list[Fault] = []
         self.busy: set[str] = set()
-        self.lock = threading.Lock()
+        # Guards the three above; notified when a target is free again.
+        self.changed = threading.Condition()
         self.is_over = threading.Event()
         self.start_s = 0.0
 
@@ -146,11 +159,8 @@ class Injector(threading.Thread):
         for fault in self.faults:
             if self.is_over.wait(max(0.0, self.start_s + fault.at_s - time.monotonic())):
                 break
-            with self.lock:
-                if fault.occupies() & self.busy:
-                    self.skipped.append(fault)
-                    continue
-                self.busy |= fault.occupies()
+            if not self.waits_for_targets and not self.reserve(fault, 0.0):
+                continue
             running.append(threading.Thread(target=self.execute, args=(fault,), name=str(fault)))
             running[-1].start()
         longest_s = max((fault.seconds for fault in self.faults), default=0.0)
@@ -159,10 +169,22 @@ class Injector(threading.Thread):
             if thread.is_alive():
                 self.report(f"{thread.name} has not ended within {RECOVERY_S} s")
 
+    def reserve(self, fault: Fault, timeout_s: float) -> bool:
+        """Takes the fault's target once it is free; otherwise the fault is left out."""
+        with self.changed:
+            is_free = self.changed.wait_for(lambda: not fault.occupies() & self.busy, timeout_s)
+            if is_free:
+                self.busy |= fault.occupies()
+            else:
+                self.skipped.append(fault)
+            return is_free
+
     def execute(self, fault: Fault) -> None:
         """One fault, from its beginning until its target serves again."""
+        if self.waits_for_targets and not self.reserve(fault, RECOVERY_S):
+            return
         event = Event(fault, time.monotonic())
-        with self.lock:
+        with self.changed:
             self.events.append(event)
         try:
             with apply(self.region, fault, random.Random(f"{fault} {self.seed}")):
@@ -172,8 +194,9 @@ class Injector(threading.Thread):
             self.report(f"{fault}: {type(error).__name__}: {error}")
         event.end_s = event.end_s or time.monotonic()
         event.recovered_s = time.monotonic()
-        with self.lock:
+        with self.changed:
             self.busy -= fault.occupies()
+            self.changed.notify_all()
 
 
 def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.AbstractContextManager:

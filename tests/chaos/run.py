@@ -106,6 +106,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
         settings.plan.faults(settings.layout),
         seed,
         lambda text: checker.add_violation(BROKEN, time.monotonic(), text),
+        waits_for_targets=settings.plan.given is not None,
     )
     await inject(injector, settings.plan.seconds, [*background, *reading, *writing])
     for writer in writers:
