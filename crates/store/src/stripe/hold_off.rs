@@ -31,6 +31,9 @@ struct EntrySet {
 /// The hold-offs of one stripe.
 pub(crate) struct HoldOffTable {
     sets: Vec<EntrySet>,
+    /// When the last of all has ended. From then on a store does not read the table, which is rarely in the processor's
+    /// cache.
+    last_end_ms: u64,
     /// Entries that became part of a floor.
     pub merged: u64,
 }
@@ -39,7 +42,7 @@ impl HoldOffTable {
     /// A table of at most `table_bytes`.
     pub fn new(table_bytes: usize) -> HoldOffTable {
         let sets = (table_bytes / size_of::<EntrySet>()).max(1);
-        HoldOffTable { sets: vec![Default::default(); 1 << sets.ilog2()], merged: 0 }
+        HoldOffTable { sets: vec![Default::default(); 1 << sets.ilog2()], last_end_ms: 0, merged: 0 }
     }
 
     /// The memory that it uses.
@@ -52,6 +55,7 @@ impl HoldOffTable {
         if until_ms <= now.unix_ms {
             return;
         }
+        self.last_end_ms = self.last_end_ms.max(until_ms);
         let set = self.set(hash);
         if let Some(entry) = set.entries.iter_mut().find(|entry| entry.hash == hash && entry.until_ms != 0) {
             entry.until_ms = entry.until_ms.max(until_ms);
@@ -66,7 +70,10 @@ impl HoldOffTable {
     }
 
     /// Ends the key's hold-off. A floor stays.
-    pub fn remove(&mut self, hash: u64) {
+    pub fn remove(&mut self, hash: u64, now: Now) {
+        if self.last_end_ms <= now.unix_ms {
+            return;
+        }
         if let Some(entry) = self.set(hash).entries.iter_mut().find(|entry| entry.hash == hash) {
             *entry = Entry::default();
         }
@@ -74,6 +81,9 @@ impl HoldOffTable {
 
     /// Whether `add` of the key is refused now.
     pub fn refuses(&mut self, hash: u64, now: Now) -> bool {
+        if self.last_end_ms <= now.unix_ms {
+            return false;
+        }
         let set = self.set(hash);
         let is_held_off = |entry: &Entry| entry.hash == hash && entry.until_ms > now.unix_ms;
         set.floor_ms > now.unix_ms || set.entries.iter().any(is_held_off)
@@ -99,6 +109,7 @@ impl HoldOffTable {
     pub fn restore(&mut self, snapshot: &mut SnapshotReader<'_>) -> Option<()> {
         let floor_ms = snapshot.get_u64()?;
         self.sets.iter_mut().for_each(|set| set.floor_ms = floor_ms);
+        self.last_end_ms = floor_ms;
         for _ in 0..snapshot.get_count(self.sets.len() * SAVED_PER_SET)? {
             let (hash, until_ms) = (snapshot.get_u64()?, snapshot.get_u64()?);
             // Those that have ended by now are displaced first.
@@ -145,8 +156,37 @@ mod tests {
         let mut table = HoldOffTable::new(1);
         table.add(1, 2_000, now);
         table.add(2, 2_000, now);
-        table.remove(1);
+        table.remove(1, now);
         assert!(!table.refuses(1, now));
         assert!(table.refuses(2, now));
+    }
+
+    #[test]
+    fn a_restored_table_refuses_what_it_refused() {
+        let now = Now { unix_ms: 1_000 };
+        let mut table = HoldOffTable::new(1);
+        (1..=10).for_each(|hash| table.add(hash, 2_000 + hash, now));
+        let mut snapshot = SnapshotWriter::default();
+        table.save(now, &mut snapshot);
+        let mut restored = HoldOffTable::new(1);
+        let words = snapshot.into_words();
+        restored.restore(&mut SnapshotReader::new(&words)).expect("what was saved");
+        for hash in 1..=10 {
+            assert!(restored.refuses(hash, Now { unix_ms: 2_000 + hash - 1 }), "{hash}");
+        }
+        assert!(!restored.refuses(1, Now { unix_ms: 2_010 }), "all have ended");
+    }
+
+    #[test]
+    fn a_floor_is_restored_without_hold_offs() {
+        let now = Now { unix_ms: 1_000 };
+        let mut table = HoldOffTable::new(1);
+        (1..=8).for_each(|hash| table.add(hash, 2_000 + hash, now));
+        (2..=8).for_each(|hash| table.remove(hash, now));
+        let mut snapshot = SnapshotWriter::default();
+        table.save(now, &mut snapshot);
+        let mut restored = HoldOffTable::new(1);
+        restored.restore(&mut SnapshotReader::new(&snapshot.into_words())).expect("what was saved");
+        assert!(restored.refuses(1, Now { unix_ms: 2_000 }) && !restored.refuses(1, Now { unix_ms: 2_001 }));
     }
 }

@@ -35,6 +35,9 @@ pub(crate) struct LeaseTable {
     tokens: TokenSource,
     interval_ms: u64,
     interval_outlasts_token: bool,
+    /// Leases in the table. While there is none, a store or a delete does not read the table, which is rarely in the
+    /// processor's cache.
+    count: usize,
     /// Leases displaced while their token held.
     pub displaced: u64,
 }
@@ -48,6 +51,7 @@ impl LeaseTable {
             tokens,
             interval_ms: interval_ms.into(),
             interval_outlasts_token,
+            count: 0,
             displaced: 0,
         }
     }
@@ -75,6 +79,7 @@ impl LeaseTable {
         if old.hash != 0 && old.hash != lease_id(hash) && old.token != VOID {
             self.displaced += 1;
         }
+        self.count += usize::from(old.hash == 0);
         set[way] = Lease { hash: lease_id(hash), token: token.0, issued_ms: now.unix_ms };
         Some(token)
     }
@@ -90,26 +95,32 @@ impl LeaseTable {
             && let Some(lease) = self.find(hash)
         {
             *lease = Lease::default();
+            self.count -= 1;
         }
     }
 
     /// Ends the key's lease: it is used up, or a delete or a store came between.
     pub fn void(&mut self, hash: u64) {
         let interval_outlasts_token = self.interval_outlasts_token;
-        if let Some(lease) = self.find(hash) {
-            match interval_outlasts_token {
-                true => lease.token = VOID,
-                false => *lease = Lease::default(),
-            }
+        let Some(lease) = self.find(hash) else { return };
+        if interval_outlasts_token {
+            lease.token = VOID;
+        } else {
+            *lease = Lease::default();
+            self.count -= 1;
         }
     }
 
     /// Ends every lease.
     pub fn clear(&mut self) {
         self.sets.fill(Default::default());
+        self.count = 0;
     }
 
     fn find(&mut self, hash: u64) -> Option<&mut Lease> {
+        if self.count == 0 {
+            return None;
+        }
         let index = self.set_index(hash);
         self.sets[index].iter_mut().find(|lease| lease.hash == lease_id(hash))
     }
@@ -154,4 +165,41 @@ fn mix(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If it were lower, a token would hold beyond a delete.
+    #[test]
+    fn the_count_is_that_of_the_leases_in_the_table() {
+        for outlasts in [false, true] {
+            // One set, so that leases displace others.
+            let mut table = LeaseTable::new(1, TokenSource::new(7, 0, 1), 10, outlasts);
+            let mut issued = Vec::new();
+            for step in 0..10_000u64 {
+                let (hash, now) = (mix(step) % 7, Now { unix_ms: step });
+                match mix(step + 10_000) % 8 {
+                    0..4 => issued.extend(table.acquire(hash, now).map(|token| (hash, token))),
+                    4..6 => {
+                        table.void(hash);
+                        assert!(
+                            issued
+                                .iter()
+                                .all(|&(other, token)| lease_id(other) != lease_id(hash) || !table.holds(other, token))
+                        );
+                    }
+                    6 => {
+                        issued.pop().into_iter().for_each(|(hash, token)| table.release(hash, token));
+                    }
+                    _ if step % 50 == 0 => table.clear(),
+                    _ => {}
+                }
+                let counted = table.sets.iter().flatten().filter(|lease| lease.hash != 0).count();
+                assert_eq!(table.count, counted, "step {step}");
+            }
+            assert!(table.displaced > 0 || outlasts);
+        }
+    }
 }

@@ -103,7 +103,7 @@ impl StripeGuard<'_> {
         let outcome = self.store_content(key, content, now);
         if mode == StoreMode::Set {
             match outcome {
-                StoreOutcome::Stored(_) => self.stripe.hold_offs.remove(key.hash()),
+                StoreOutcome::Stored(_) => self.stripe.hold_offs.remove(key.hash(), now),
                 // As in memcached: the older value must not outlive the refused update. Other verbs leave it.
                 StoreOutcome::OutOfMemory => self.remove_undeleted(key, now),
                 _ => {}
