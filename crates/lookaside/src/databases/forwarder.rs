@@ -1,5 +1,5 @@
-//! Forwards TCP connections over a link: bytes towards the client, which is the replica, arrive as late as the link says.
-//! Requests of the replica pass at once, but wait while the link is cut, as packets do that are sent again.
+//! Forwards TCP connections over a link: bytes towards the client, which is the replica, arrive as late as the link
+//! says. Requests of the replica pass at once, but wait while the link is cut, as packets do that are sent again.
 
 use super::link::LinkReceiver;
 use anyhow::{Context, Result};

@@ -201,8 +201,8 @@ impl StatsView<'_> {
     }
 }
 
-/// Clients' requests by how they ended. `count` is asked once for each pair, while other threads count on: a difference of
-/// two sums over the same counters could be negative.
+/// Clients' requests by how they ended. `count` is asked once for each pair, while other threads count on: a difference
+/// of two sums over the same counters could be negative.
 fn request_counts(count: impl Fn(CommandClass, ResultClass) -> u64) -> Vec<Count> {
     let (mut errors, mut successes) = (0, 0);
     for class in CommandClass::ALL {

@@ -266,8 +266,8 @@ impl ParsedBatch {
         }
     }
 
-    /// Adds a get, the line without the keys that cannot be read. False if `line` is none, or must be a batch of its own
-    /// and there are others before it.
+    /// Adds a get, the line without the keys that cannot be read. False if `line` is none, or must be a batch of its
+    /// own and there are others before it.
     fn push_get_of_others(&mut self, line: &[u8], limits: &Limits) -> bool {
         let Parsed::Command { command: command @ Command::Retrieve { .. }, .. } = parse_command(line, limits) else {
             return false;

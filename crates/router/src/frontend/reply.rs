@@ -46,7 +46,8 @@ impl ReplyWriter<'_> {
         None
     }
 
-    /// Writes the reply for one key of a `metaget`, at `unix_s`. Returns the line to end it with; `None` unless it failed.
+    /// Writes the reply for one key of a `metaget`, at `unix_s`. Returns the line to end it with; `None` unless it
+    /// failed.
     pub fn write_metadata(&mut self, key: &[u8], unix_s: u64, outcome: Outcome) -> Option<Vec<u8>> {
         self.count(CommandClass::Metaget, &outcome);
         match outcome {

@@ -72,7 +72,8 @@ impl CommandClass {
         }
     }
 
-    /// The class of an operation. The parser knows which `me` a client has sent as `metaget`: here it is a meta command.
+    /// The class of an operation. The parser knows which `me` a client has sent as `metaget`: here it is a meta
+    /// command.
     pub fn of<B>(operation: &Operation<B>) -> CommandClass {
         match operation {
             Operation::Get { cas: false } => CommandClass::Get,
