@@ -1,15 +1,15 @@
 //! The requests of a load: which keys, in which order, and their bytes.
 //!
-//! A request is a get of some distinct keys, or a set of one. KeySource are drawn evenly, by Zipf's law, or in order,
-//! each once.
+//! A request is a get of some distinct keys, or a set of one. Keys are drawn evenly, by Zipf's law, or in order, each
+//! once.
 
 use crate::items::{DIGITS, Items, digits};
 use fastrand::Rng;
 use lookaside_workload::Zipf;
 use std::io::Write as _;
 
-/// KeySource by Zipf's law are drawn before the load begins, and used again after this number: drawing one takes about
-/// as long as a request for it.
+/// Keys by Zipf's law are drawn before the load begins, and used again after this number: drawing one takes about as
+/// long as a request for it.
 const ZIPF_DRAWS: usize = 1 << 22;
 
 /// A drawn key that the request has already is drawn again this many times; then the next free number is taken.
