@@ -11,6 +11,7 @@ from tools import need
 
 # Their assertions are reported in full, as those of tests are.
 pytest.register_assert_rewrite(
+    "audit",
     "invalidator_pair",
     "invalidator_region",
     "load",

@@ -202,7 +202,8 @@ impl Credentials {
         self.token_bucket.lock()
     }
 
-    /// Verifies a user and a password at `now_ms`, in milliseconds since 1970. Takes up to about 90 ms, as rarely as the head of this file says.
+    /// Verifies a user and a password at `now_ms`, in milliseconds since 1970. Takes up to about 90 ms, as rarely as
+    /// the head of this file says.
     pub fn verify(&self, name: &[u8], password: &[u8], now_ms: u64) -> AuthResult {
         if password.len() > WORD_BYTES_MAX {
             return AuthResult::Invalid;

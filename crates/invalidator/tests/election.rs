@@ -1,13 +1,14 @@
-//! Several invalidators of one database, with faults by a seed: processes hang and are killed at any moment, the database
-//! goes away, its sessions end while their processes live, replies are lost, and statements of connections that are given
-//! up are executed seconds later.
+//! Several invalidators of one database, with faults by a seed: processes hang and are killed at any moment, the
+//! database goes away, its sessions end while their processes live, replies are lost, and statements of connections
+//! that are given up are executed seconds later.
 //!
 //! At each record that is stored:
 //! * its holder has not been replaced before: never do two renew;
 //! * no position passes a commit with a delete that no cluster has acknowledged;
 //! * no position is before the one that it replaces.
 //!
-//! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the end.
+//! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the
+//! end.
 
 use crate::fakes::{self, ms};
 use crate::invalidators::{Ignored, Link, Locks, Node, Table};
@@ -209,8 +210,8 @@ async fn a_standby_is_active_soon_after_a_death() {
     }
 }
 
-/// A session stays open while its process hangs, and that of a host that died does until the database notices. But no beat
-/// comes from it; without locks the standby has to wait until the record expires.
+/// A session stays open while its process hangs, and that of a host that died does until the database notices. But no
+/// beat comes from it; without locks the standby has to wait until the record expires.
 #[tokio::test(start_paused = true)]
 async fn a_standby_of_one_that_hangs_is_active_within_a_second() {
     for (locks, expected, at_hang) in
@@ -238,8 +239,8 @@ async fn a_standby_of_one_that_hangs_is_active_within_a_second() {
     }
 }
 
-/// The beat that waited in vain was not counted as a pause, so the takeover looked as if the session had ended: the process
-/// used no lock any more, and each later takeover from it took three seconds.
+/// The beat that waited in vain was not counted as a pause, so the takeover looked as if the session had ended: the
+/// process used no lock any more, and each later takeover from it took three seconds.
 #[tokio::test(start_paused = true)]
 async fn one_that_was_cut_off_for_a_moment_uses_its_lock_again() {
     for cut_after in [0, 200, 400, 600, 800] {
@@ -323,7 +324,8 @@ async fn a_machine_that_stands_still_is_no_reason_for_a_takeover() {
     assert_eq!(nodes.iter().map(|node| node.statistics.election.takeovers.value()).sum::<u64>(), 1);
 }
 
-/// A restarted database has no locks, and so has one that was promoted: nothing shows there that the active one is gone.
+/// A restarted database has no locks, and so has one that was promoted: nothing shows there that the active one is
+/// gone.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_a_restart_of_the_database_freed_is_no_sign() {
     let (table, [one, two]) = pair(Locks::EndWithSession).await;
@@ -352,7 +354,8 @@ async fn needless_takeovers(locks: Locks, lose: impl Fn(&Table)) -> u64 {
     takeovers() - 1
 }
 
-/// A proxy that closes shared sessions, or a firewall that ends connections, would make the two replace each other for ever.
+/// A proxy that closes shared sessions, or a firewall that ends connections, would make the two replace each other for
+/// ever.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_lost_cost_each_process_one_needless_takeover_at_most() {
     for (locks, ends_sessions) in [(Locks::Vanish, false), (Locks::EndWithSession, true)] {
@@ -437,8 +440,8 @@ async fn a_loss_that_was_not_acted_on_is_found_by_the_next_one_and_once() {
     }
 }
 
-/// An invalidator that hung meets a loss that is marked already: it took the mark for its own, and went on to create the
-/// slot again beside the active one.
+/// An invalidator that hung meets a loss that is marked already: it took the mark for its own, and went on to create
+/// the slot again beside the active one.
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_is_stored_already_is_not_confirmed_to_one_that_was_replaced() {
     let table = Table::new(fastrand::Rng::with_seed(3), Ignored::Nothing);

@@ -211,8 +211,8 @@ async fn waiting_router_is_notified_once_everything_committed_before_is_deleted(
     assert!(!other.gets().iter().any(|key| key.contains("caught_up")), "a router that does not wait is not notified");
 }
 
-/// While the log was not read a failover could be under way: the newest position was that of a server that had less, and a
-/// router served what a flush was about to remove.
+/// While the log was not read a failover could be under way: the newest position was that of a server that had less,
+/// and a router served what a flush was about to remove.
 #[tokio::test(start_paused = true)]
 async fn waiting_router_is_not_notified_while_the_log_is_not_read() {
     let router = FakeRouter::new("router:1", Answers);
@@ -233,8 +233,8 @@ async fn waiting_router_is_not_notified_while_the_log_is_not_read() {
     until("it is notified", || is_notified(&router, "run1")).await;
 }
 
-/// A router answers a connection in order, so one server that hung held up all batches behind its own: four of them were
-/// in flight, and then none was sent for up to two seconds.
+/// A router answers a connection in order, so one server that hung held up all batches behind its own: four of them
+/// were in flight, and then none was sent for up to two seconds.
 #[tokio::test(start_paused = true)]
 async fn deletes_are_sent_while_earlier_ones_are_unanswered() {
     let mut fixture = Fixture::new(1);

@@ -11,8 +11,8 @@ fn record(counter: u64, losses: u64) -> ElectionRecord {
     ElectionRecord { version, lock: Some(SessionLock(7)), hung_after: Some(Duration::from_millis(1_400)), state }
 }
 
-/// A renewal whose result was unknown had been executed, and its repetition, with newer positions, was taken for stored:
-/// the row had the version that it was to have.
+/// A renewal whose result was unknown had been executed, and its repetition, with newer positions, was taken for
+/// stored: the row had the version that it was to have.
 #[tokio::test]
 async fn a_record_is_stored_by_the_statement_that_changed_the_row() {
     let server = Server::start(&[]).await;

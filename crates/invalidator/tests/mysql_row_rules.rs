@@ -327,8 +327,8 @@ async fn rows_from_before_an_alter_table_do_not_get_its_names() {
 const EXCHANGE_NAMES: &str = "ALTER TABLE app.users CHANGE email name VARCHAR(100) CHARACTER SET utf8mb4, \
     CHANGE name email VARCHAR(100) CHARACTER SET utf8mb4";
 
-/// Two columns had exchanged their names when the log was read. The rows look alike, so those of before had the keys of the
-/// other column, and their own were not deleted.
+/// Two columns had exchanged their names when the log was read. The rows look alike, so those of before had the keys of
+/// the other column, and their own were not deleted.
 #[tokio::test]
 async fn rows_from_before_names_were_exchanged_have_the_names_of_the_log() {
     let (server, mut client, _, source_before) = users(&[]).await;
@@ -343,8 +343,8 @@ async fn rows_from_before_names_were_exchanged_have_the_names_of_the_log() {
     assert_eq!(rules.statistics.inexpressible.value(), 1, "the ALTER");
 }
 
-/// Columns had another character set when the log was read, or held bytes instead of text. The rows look alike, so those of
-/// before had keys in the wrong encoding.
+/// Columns had another character set when the log was read, or held bytes instead of text. The rows look alike, so
+/// those of before had keys in the wrong encoding.
 #[tokio::test]
 async fn rows_from_before_another_character_set_do_not_get_it() {
     const UTF8: &str = "TEXT CHARACTER SET utf8mb4";

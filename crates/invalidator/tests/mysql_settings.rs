@@ -1,5 +1,5 @@
-//! Settings of real servers by which deletes can be lost: each is refused with the statement that corrects it, at the start
-//! and by the look-ups while the log is read, unless the operator has accepted it.
+//! Settings of real servers by which deletes can be lost: each is refused with the statement that corrects it, at the
+//! start and by the look-ups while the log is read, unless the operator has accepted it.
 
 use crate::mysql_server::{Kind, Server, kinds};
 use lookaside_client::TcpNetwork;
@@ -32,8 +32,8 @@ fn accepting(server: &Server, setting: UnsafeSetting) -> MysqlOptions {
     MysqlOptions { accepted: [setting].into(), ..server.options() }
 }
 
-/// Of a server whose options make `setting` unsafe: refused, by start and look-up, with `correction`, unless it is accepted;
-/// to accept all others does not help.
+/// Of a server whose options make `setting` unsafe: refused, by start and look-up, with `correction`, unless it is
+/// accepted; to accept all others does not help.
 async fn check_refused(server: &Server, setting: UnsafeSetting, correction: &str) {
     let others = UnsafeSetting::ALL.into_iter().filter(|other| *other != setting).collect();
     let of_others = MysqlOptions { accepted: others, ..server.options() };

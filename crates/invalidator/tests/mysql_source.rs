@@ -246,8 +246,8 @@ async fn start_from_the_present_waits_for_prepared_transactions() {
     }
 }
 
-/// A process that was started again, or a standby that took over, knew of no transaction that was prepared before the first
-/// start: its commit was taken for one whose deletes had been sent.
+/// A process that was started again, or a standby that took over, knew of no transaction that was prepared before the
+/// first start: its commit was taken for one whose deletes had been sent.
 #[tokio::test]
 async fn commit_of_what_was_prepared_before_the_first_start_is_a_loss_for_a_later_process() {
     for kind in kinds() {

@@ -1,5 +1,5 @@
-//! The text of the log, on MariaDB and MySQL: statements in the SQL mode of their session, and keys in the character set
-//! of their column.
+//! The text of the log, on MariaDB and MySQL: statements in the SQL mode of their session, and keys in the character
+//! set of their column.
 
 use crate::mysql_server::{END, TABLES, keys_of, kinds, read_until};
 use crate::row_rules::flush;

@@ -24,7 +24,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A position of MySQL after failovers: it names every server that has written to the log. The primary is in the middle.
+/// A position of MySQL after failovers: it names every server that has written to the log. The primary is in the
+/// middle.
 fn position(number: usize, servers: usize) -> Position {
     let of_server = |server: usize| {
         let newest = if server == servers / 2 { number } else { 1_234_567 };

@@ -43,7 +43,8 @@ async fn gate_runs_once_per_read_before_any_delete() {
     assert_eq!(events.iter().filter(|event| event.starts_with("delete")).count(), 1, "{events:?}");
 }
 
-/// A commit in the log that readers did not see at the first start was never deleted: a value that was filled then stayed.
+/// A commit in the log that readers did not see at the first start was never deleted: a value that was filled then
+/// stayed.
 #[tokio::test(start_paused = true)]
 async fn start_from_the_present_passes_the_gate() {
     let mut fixture = Fixture::new(1);
@@ -136,8 +137,8 @@ async fn position_does_not_pass_a_commit_that_readers_do_not_see() {
     }
 }
 
-/// Positions kept the name of the former server for as long as the process ran: each later start found that another server
-/// continues the log.
+/// Positions kept the name of the former server for as long as the process ran: each later start found that another
+/// server continues the log.
 #[tokio::test(start_paused = true)]
 async fn position_after_a_failover_has_the_name_of_the_new_server() {
     let fixture = Fixture::new(1);

@@ -1,5 +1,5 @@
-//! Changes of tables that PostgreSQL's log does not have, around the end of a process: a real server, and processes that
-//! leave to the next one what is kept of them.
+//! Changes of tables that PostgreSQL's log does not have, around the end of a process: a real server, and processes
+//! that leave to the next one what is kept of them.
 
 use crate::postgres_server::{Client, END, Server, eventually, keys_of, last_position};
 use lookaside_client::TcpNetwork;
@@ -38,7 +38,8 @@ struct Process {
 }
 
 impl Process {
-    /// Begins where `kept` and a position of clusters are what an earlier one has left. Some cluster has saved `delivered`.
+    /// Begins where `kept` and a position of clusters are what an earlier one has left. Some cluster has saved
+    /// `delivered`.
     async fn start(server: &Server, kept: SeenTables, start: Start, delivered: Option<&Position>) -> Process {
         let rules = RowRules::new(Rules::parse(RULE).expect("valid"));
         let catalogue_interval = Duration::from_millis(20);
@@ -116,8 +117,8 @@ async fn ddl_that_no_process_saw_is_found_by_the_next_one() {
     }
 }
 
-/// A cluster skips what comes before its position. So a flush that was found at the position of the cluster that is down
-/// did not reach the other one.
+/// A cluster skips what comes before its position. So a flush that was found at the position of the cluster that is
+/// down did not reach the other one.
 #[tokio::test]
 async fn what_a_takeover_finds_comes_after_what_any_cluster_has_saved() {
     let server = Server::start(&[]).await;

@@ -120,9 +120,9 @@ async fn a_standby_that_had_received_all_that_was_read_is_read_on() {
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["second", "end"]);
 }
 
-/// The log is read from before the fork, as a cluster that was down needs it, or a spool of which a crash has cut off the
-/// end. Another cluster has more than that, and the standby had received less: it skipped what the standby has committed at
-/// the positions before its own, in silence.
+/// The log is read from before the fork, as a cluster that was down needs it, or a spool of which a crash has cut off
+/// the end. Another cluster has more than that, and the standby had received less: it skipped what the standby has
+/// committed at the positions before its own, in silence.
 #[tokio::test]
 async fn what_a_cluster_has_got_beyond_the_position_counts_too() {
     let (primary, mut on_primary, mut standby) = pair().await;

@@ -305,8 +305,8 @@ async fn partitions_that_are_emptied_or_removed_are_found_in_the_catalogue() {
     assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 3, 0)]);
 }
 
-/// DDL in progress locks its table, and looking at partitions waits for the lock: no delete of any table was sent until it
-/// was over.
+/// DDL in progress locks its table, and looking at partitions waits for the lock: no delete of any table was sent until
+/// it was over.
 #[tokio::test]
 async fn a_table_that_is_locked_delays_no_deletes() {
     let server = Server::start(&[]).await;

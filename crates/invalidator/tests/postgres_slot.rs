@@ -57,8 +57,8 @@ async fn a_slot_whose_log_was_removed_loses_the_position_and_is_replaced() {
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
 }
 
-/// Deletes were lost, and the cluster was to be flushed: each attempt waited 60 s for the transactions that were open at
-/// its beginning, and the next one for others. While transactions of over a minute overlapped no attempt succeeded.
+/// Deletes were lost, and the cluster was to be flushed: each attempt waited 60 s for the transactions that were open
+/// at its beginning, and the next one for others. While transactions of over a minute overlapped no attempt succeeded.
 #[tokio::test]
 async fn a_start_after_a_loss_waits_for_each_open_transaction_once_and_for_as_long_as_it_takes() {
     let server = Server::start(&[]).await;
@@ -130,8 +130,8 @@ async fn a_lost_session_of_the_same_process_is_ended_and_one_of_another_is_not()
     assert_eq!(keys_of(&read.commits), ["end"]);
 }
 
-/// A second invalidator with the same slot and a folder of its own declared a loss, and advised to drop the slot that the
-/// first one was reading.
+/// A second invalidator with the same slot and a folder of its own declared a loss, and advised to drop the slot that
+/// the first one was reading.
 #[tokio::test]
 async fn a_slot_that_another_process_reads_is_neither_lost_nor_changed() {
     let server = Server::start(&[]).await;
@@ -167,7 +167,8 @@ async fn a_slot_that_another_process_reads_is_neither_lost_nor_changed() {
     reader.abort();
 }
 
-/// An invalidator without a folder of before, and without --shared-state, took the slot while those that share it changed.
+/// An invalidator without a folder of before, and without --shared-state, took the slot while those that share it
+/// changed.
 #[tokio::test]
 async fn a_slot_whose_positions_are_shared_is_not_taken_while_none_of_its_readers_runs() {
     let server = Server::start(&[]).await;

@@ -155,8 +155,8 @@ async fn the_gate_waits_until_readers_see_a_commit() {
     check_gate(&mut source, &position, &mut reader, writer).await;
 }
 
-/// The gate of the production pipeline, switched off: the delete arrives while readers do not see the row. It shows that the
-/// gate is what holds the delete back, and that the test would find one that does not.
+/// The gate of the production pipeline, switched off: the delete arrives while readers do not see the row. It shows
+/// that the gate is what holds the delete back, and that the test would find one that does not.
 #[tokio::test]
 async fn without_the_gate_the_delete_of_an_invisible_row_gets_through() {
     let server = Server::start(&[]).await;

@@ -100,8 +100,8 @@ async fn dry_run_sends_nothing() {
     assert_eq!((deleted(&cluster).len(), summary.commits, summary.deletes), (0, 9, 18));
 }
 
-/// A flush is neither limited in rate nor to a prefix, so it is the operator's; as a key the mark would be refused by every
-/// server.
+/// A flush is neither limited in rate nor to a prefix, so it is the operator's; as a key the mark would be refused by
+/// every server.
 #[tokio::test(start_paused = true)]
 async fn flushes_are_counted_and_not_sent() {
     let mark = std::str::from_utf8(FLUSH_CLUSTER).expect("text");

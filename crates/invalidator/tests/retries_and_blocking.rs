@@ -28,8 +28,9 @@ async fn dead_server_delays_no_key_of_another() {
     assert_eq!(fixture.stat("cluster:a:retry_queue_keys"), "0");
 }
 
-/// A delete is refused if it fails anywhere, also at a gutter that is down while the key's own server is healthy. Commits
-/// that named such a key were not sent before its next retry, up to a second later, and not while one was in flight.
+/// A delete is refused if it fails anywhere, also at a gutter that is down while the key's own server is healthy.
+/// Commits that named such a key were not sent before its next retry, up to a second later, and not while one was in
+/// flight.
 #[tokio::test(start_paused = true)]
 async fn commits_of_a_refused_key_are_sent_at_once() {
     for is_hung in [false, true] {

@@ -1,6 +1,6 @@
 //! The requests of a load: which keys, in which order, and their bytes.
 //!
-//! A request is a get of some distinct keys, or a set of one. KeySource are drawn evenly, by Zipf's law, or in order, each
+//! A request is a get of some distinct keys, or a set of one. Keys are drawn evenly, by Zipf's law, or in order, each
 //! once.
 
 use crate::items::{DIGITS, Items, digits};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use lookaside_workload::Zipf;
 use std::io::Write as _;
 
-/// KeySource by Zipf's law are drawn before the load begins, and used again after this number: drawing one takes about as
+/// Keys by Zipf's law are drawn before the load begins, and used again after this number: drawing one takes about as
 /// long as a request for it.
 const ZIPF_DRAWS: usize = 1 << 22;
 

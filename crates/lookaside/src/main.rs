@@ -52,7 +52,8 @@ enum Command {
     Up(up::Options),
     /// Replay a request trace through the cache, look-aside, and report the miss ratio
     Replay(replay::Options),
-    /// Propose from a trace or from running servers which keys should be in a regional pool, in a replicated one, or in one of their own
+    /// Propose from a trace or from running servers which keys should be in a regional pool, in a replicated one, or in
+    /// one of their own
     Advise(advise::Options),
     /// Run the production code under a seeded clock and network, with faults, and check its guarantees
     Simulate(simulate::Options),

@@ -1,8 +1,8 @@
 //! Reads the commit log, and looks up its end.
 //!
-//! The log is read by connections of the monitor's own, from the position at which it stopped. If the log does not reach
-//! back to that any more, or cannot be read again (PostgreSQL), it is read from its present end: a part of the deletes
-//! is not sampled then, which does not falsify what is found about the others.
+//! The log is read by connections of the monitor's own, from the position at which it stopped. If the log does not
+//! reach back to that any more, or cannot be read again (PostgreSQL), it is read from its present end: a part of the
+//! deletes is not sampled then, which does not falsify what is found about the others.
 
 use crate::{
     asking::MonitorClock,

@@ -17,9 +17,9 @@
 //! | [`observe`] | metrics, summary, and the figure |
 //! | [`daemon`] | assembles them; [`options`] is its command line |
 //!
-//! The monitor is independent of the invalidator: it reads the log itself, so that it sees a delete that the invalidator
-//! has lost ([ADR 019](../../../docs/adr/019-monitor.md)). It changes nothing: `me` neither fills nor counts nor is an
-//! access.
+//! The monitor is independent of the invalidator: it reads the log itself, so that it sees a delete that the
+//! invalidator has lost ([ADR 019](../../../docs/adr/019-monitor.md)). It changes nothing: `me` neither fills nor
+//! counts nor is an access.
 #![forbid(unsafe_code)]
 
 pub mod asking;

@@ -18,8 +18,8 @@ const AGE_S_MAX: u32 = 7 * 24 * 3_600;
 const LOOK_UP_TIME_MAX: Duration = Duration::from_millis(500);
 /// The most clusters.
 const CLUSTERS_MAX: usize = 256;
-/// The bytes of a sample in the state file, with a key of 250 bytes that are all percent-encoded, and the position of a log
-/// that has the GTIDs of some thirty servers.
+/// The bytes of a sample in the state file, with a key of 250 bytes that are all percent-encoded, and the position of a
+/// log that has the GTIDs of some thirty servers.
 const SAMPLE_BYTES: u64 = 4_000;
 /// Those of a sample in a cluster: its index and its next age.
 const PENDING_BYTES: u64 = 20;
@@ -45,13 +45,13 @@ replication slot, which is gone when it stops: deletes that are committed meanwh
 
 Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start; 2 for an invalid command line.";
 
-/// Samples the deletes of a database's commit log, and asks every cluster at intervals whether a value that is older than
-/// the commit is still there. It changes nothing in the caches.
+/// Samples the deletes of a database's commit log, and asks every cluster at intervals whether a value that is older
+/// than the commit is still there. It changes nothing in the caches.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-monitor", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT;
-    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE. It need not be reachable at the start
+    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with
+    /// USER:PASSWORD@HOST:PORT; postgres://USER:PASSWORD@HOST:PORT/DATABASE. It need not be reachable at the start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: SourceUrl,
     /// A cluster and its routers, of which one is asked: what a client would read. May be given several times
@@ -73,13 +73,13 @@ pub struct Options {
     /// The ages of a delete at which clusters are asked, in seconds, ascending
     #[arg(long, value_name = "SECONDS[,SECONDS...]", default_value = "1,10,60,600,3600")]
     pub ages: Ages,
-    /// The most questions to each cluster per second: a key that all servers of a cluster are asked about is one question
-    /// to each. Questions beyond it wait, and are counted as late if they have waited for too long
+    /// The most questions to each cluster per second: a key that all servers of a cluster are asked about is one
+    /// question to each. Questions beyond it wait, and are counted as late if they have waited for too long
     #[arg(long, value_name = "QUESTIONS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// The most deletes that are watched at a time, some 500 bytes each, and in the state file 200 and 50 for each cluster;
-    /// beyond it chosen deletes are dropped and counted. A delete is watched until its last age, so this bounds how many can
-    /// be sampled in an hour
+    /// The most deletes that are watched at a time, some 500 bytes each, and in the state file 200 and 50 for each
+    /// cluster; beyond it chosen deletes are dropped and counted. A delete is watched until its last age, so this
+    /// bounds how many can be sampled in an hour
     #[arg(long, value_name = "DELETES", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub pending_max: u32,
     /// Milliseconds between two look-ups of the end of the log, two logins each, 10 to 60,000, and at most 1,500 more

@@ -94,8 +94,8 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len())
 }
 
-/// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow. Every `VALUE` line has
-/// two numbers, and flags may have ten digits: the first 16 digits are parsed eight at a time.
+/// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow. Every `VALUE` line
+/// has two numbers, and flags may have ten digits: the first 16 digits are parsed eight at a time.
 #[inline]
 pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     const POWERS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
@@ -123,8 +123,8 @@ fn leading_digits(word: u64) -> (u64, usize) {
     const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
     const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    // A digit is 0 to 9 after the exclusive or; no other byte is. The sum has the high bit of each byte that is above 9,
-    // without a carry into the next one.
+    // A digit is 0 to 9 after the exclusive or; no other byte is. The sum has the high bit of each byte that is above
+    // 9, without a carry into the next one.
     let values = word ^ ZEROS;
     let others = (((values & LOW_BITS) + u64::from_ne_bytes([0x76; 8])) | values) & HIGH;
     let digits = (others.trailing_zeros() / 8) as usize;

@@ -46,8 +46,8 @@ pub enum Operation<B> {
         exptime: i64,
         /// The value.
         value: B,
-        /// Whether the reply should carry the new CAS unique, which only a meta command can. The text protocol's reply does
-        /// not.
+        /// Whether the reply should carry the new CAS unique, which only a meta command can. The text protocol's reply
+        /// does not.
         cas: bool,
     },
     /// `lease-set`: a set that needs a valid token.

@@ -8,8 +8,8 @@ pub(crate) fn is_admin_key(key: &[u8]) -> bool {
     key.starts_with(ADMIN_KEY_PREFIX)
 }
 
-/// Whether the keys in `text`, separated by spaces, may have one that the router answers itself. Cheap, as every get asks:
-/// it looks for keys that begin with the same byte.
+/// Whether the keys in `text`, separated by spaces, may have one that the router answers itself. Cheap, as every get
+/// asks: it looks for keys that begin with the same byte.
 pub(crate) fn may_have_admin_key(text: &[u8]) -> bool {
     let first = ADMIN_KEY_PREFIX[0];
     // No early exit: vector steps over the whole text are faster than stopping at such a key, which is rare.

@@ -27,7 +27,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// memcached's reply to a client above the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// One thread's proxy. [`Proxy::serve`] must be called in a single-threaded tokio runtime: its counters have one writer.
+/// One thread's proxy. [`Proxy::serve`] must be called in a single-threaded tokio runtime: its counters have one
+/// writer.
 pub struct Proxy {
     context: SessionContext,
 }
@@ -116,8 +117,8 @@ impl Proxy {
         suspended
     }
 
-    /// Serves a client in a task of its own. If there are too many, the least recently used one is closed; if none can be,
-    /// the new one is refused.
+    /// Serves a client in a task of its own. If there are too many, the least recently used one is closed; if none can
+    /// be, the new one is refused.
     fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut Sessions, stop: &watch::Receiver<bool>) {
         let connections_max = self.context.settings.connections_max;
         let mut permit = self.shared().acquire_connection(connections_max);

@@ -2,16 +2,16 @@
 //! ([ADR 017](../../../docs/adr/017-direct-clients.md)). A client that reads servers directly does so for as long as a
 //! permit lasts; what the router has read, it may read.
 //!
-//! There is no list of clients. The latest end of any permit is enough: a delete that is acknowledged behind a new fence,
-//! and a configuration that is no longer read, wait until every permit from before has ended.
+//! There is no list of clients. The latest end of any permit is enough: a delete that is acknowledged behind a new
+//! fence, and a configuration that is no longer read, wait until every permit from before has ended.
 //!
 //! ```text
 //!   a session           record: a permit may be in use until E     then reads fences and configuration
 //!   the spool           raises the fence                           then reads E, and waits
 //! ```
 //!
-//! Both sides write first and then read, in one order that all threads see (`SeqCst`; [`lookaside_client::Fence`], too).
-//! So the permit names the fence, or the spool sees the permit.
+//! Both sides write first and then read, in one order that all threads see (`SeqCst`; [`lookaside_client::Fence`],
+//! too). So the permit names the fence, or the spool sees the permit.
 
 use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_sync::SharedCounter;
@@ -45,8 +45,8 @@ impl ReadPermits {
         Arc::default()
     }
 
-    /// Records that a permit may be in use from now on. The caller reads what the permit says afterwards. A process that
-    /// takes the place of another calls this, too, when the other can give none any more.
+    /// Records that a permit may be in use from now on. The caller reads what the permit says afterwards. A process
+    /// that takes the place of another calls this, too, when the other can give none any more.
     pub fn record(&self) {
         let end = self.started.elapsed() + PERMIT_ENDS_AFTER;
         self.latest_end_us.fetch_max(end.as_micros() as u64 + 1, SeqCst);

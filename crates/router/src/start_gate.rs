@@ -1,6 +1,6 @@
 //! The start gate (`--wait-for-invalidator`): a router that starts serves only deletes until the invalidator has
-//! notified it that all commits so far are deleted in the cluster, or until a bound. Without it, a cluster whose routers
-//! were all down serves what the invalidator could not delete meanwhile, until it has.
+//! notified it that all commits so far are deleted in the cluster, or until a bound. Without it, a cluster whose
+//! routers were all down serves what the invalidator could not delete meanwhile, until it has.
 //!
 //! ```text
 //! router                                      invalidator
@@ -25,9 +25,9 @@
 //! The number tells one run of the router from the next: a message for an earlier run must not open the gate of a later
 //! one.
 //!
-//! A process that takes over from another continues its predecessor's run: it has the same gate, open or closed, with the
-//! same token and what is left of the bound, whatever its own command line says. No delete was missed in between, so all
-//! that the invalidator has found out about the run is still right.
+//! A process that takes over from another continues its predecessor's run: it has the same gate, open or closed, with
+//! the same token and what is left of the bound, whatever its own command line says. No delete was missed in between,
+//! so all that the invalidator has found out about the run is still right.
 
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply, Request};
@@ -64,8 +64,8 @@ pub struct StartGate {
 }
 
 impl StartGate {
-    /// A closed gate that opens when `sources` have caught up, or after `wait_max`. `token` is a number that no earlier run
-    /// had.
+    /// A closed gate that opens when `sources` have caught up, or after `wait_max`. `token` is a number that no earlier
+    /// run had.
     pub fn new(wait_max: Duration, token: u64, sources: u64) -> Arc<StartGate> {
         StartGate::with_caught_up(wait_max, token, sources, BTreeSet::new())
     }
@@ -99,8 +99,8 @@ impl StartGate {
         Some(StartGate::with_caught_up(Duration::from_millis(*wait_ms), *token, *sources, caught_up))
     }
 
-    /// The state for a successor: nothing if the gate is open, else numbers of 8 bytes: the token, the milliseconds until it
-    /// opens, the sources that must have caught up, and those that have.
+    /// The state for a successor: nothing if the gate is open, else numbers of 8 bytes: the token, the milliseconds
+    /// until it opens, the sources that must have caught up, and those that have.
     pub fn to_saved(&self) -> Vec<u8> {
         if self.is_open() {
             return Vec::new();
@@ -139,8 +139,8 @@ impl StartGate {
         format!("{:016x}", self.token)
     }
 
-    /// Records the report `TOKEN,SOURCE` of an invalidator that has caught up, if it names this run. An invalidator of an
-    /// earlier version names no source. Returns the reply.
+    /// Records the report `TOKEN,SOURCE` of an invalidator that has caught up, if it names this run. An invalidator of
+    /// an earlier version names no source. Returns the reply.
     pub(crate) fn report_caught_up(&self, report: &[u8]) -> String {
         let mut parts = report.splitn(2, |&byte| byte == b',');
         let names_this_run = parts.next() == Some(self.token_text().as_bytes());

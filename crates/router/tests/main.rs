@@ -11,6 +11,8 @@ mod session_over_network;
 #[path = "support/spool_router.rs"]
 mod spool_router;
 mod support;
+#[path = "support/tree_requests.rs"]
+mod tree_requests;
 
 mod binary;
 mod daemon;
@@ -22,8 +24,12 @@ mod session;
 mod session_deletes;
 mod spares;
 mod spool;
+mod spool_configurations;
 mod spool_damage;
+mod spool_fences;
 mod spool_flushes;
+mod spool_forwarding;
 mod spool_hung;
+mod spool_limits;
 mod spool_peers;
 mod start_gate;

@@ -61,8 +61,8 @@ impl Fixture {
     }
 }
 
-/// Two threads share a connection. One missed the key while it was not leased, and has read the database; the other missed
-/// it behind a delete, when it was leased. The set of the first was stored under the token of the second.
+/// Two threads share a connection. One missed the key while it was not leased, and has read the database; the other
+/// missed it behind a delete, when it was leased. The set of the first was stored under the token of the second.
 #[tokio::test(start_paused = true)]
 async fn a_value_that_was_read_before_its_key_was_leased_is_not_stored() {
     for (first, second) in [(ALL, NONE), (NONE, NONE), (POSTS, POSTS), (ALL, POSTS)] {

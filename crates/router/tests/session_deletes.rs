@@ -63,8 +63,8 @@ async fn other_commands_wait_for_the_deletes_before_them() {
     }
 }
 
-/// Deletes, gets and sets of a few keys, in random parts, while some deletes hang for a random time. Which of two deletes
-/// of a key finds the value depends on the route: the fake one holds back a whole batch.
+/// Deletes, gets and sets of a few keys, in random parts, while some deletes hang for a random time. Which of two
+/// deletes of a key finds the value depends on the route: the fake one holds back a whole batch.
 #[tokio::test(start_paused = true)]
 async fn replies_are_those_of_one_command_after_the_other() {
     let mut overlapped = 0;
@@ -143,8 +143,8 @@ async fn deletes_in_progress_are_bounded() {
     assert_eq!((harness.route.keys().len(), shared.delete_bytes()), (deletes + 1, 0));
 }
 
-/// Once deletes shared the bound on replies: while clients held large values, the invalidator's deletes queued behind the
-/// one of a hung server.
+/// Once deletes shared the bound on replies: while clients held large values, the invalidator's deletes queued behind
+/// the one of a hung server.
 #[tokio::test(start_paused = true)]
 async fn a_delete_does_not_wait_for_one_of_a_hung_server_while_replies_hold_their_bound() {
     const BIG: usize = 1 << 20;

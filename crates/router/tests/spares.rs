@@ -2,14 +2,14 @@
 //! deleted value, whenever each of them detects an outage.
 
 use crate::fake_network::{FakeNetwork, FakeServer, Health};
-use crate::spool_router::without_reason;
+use crate::tree_requests::{DELETE, GET, MISS, TKO, request, set, value};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, Network, TkoTrackers};
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use lookaside_protocol::{Operation, Reply};
 use lookaside_router::{
     Identity, MemoryDisk, Proxy, RouterConfig, Settings, SharedState, Spares, SparesStats, Spool, SpoolSettings, Tree,
 };
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome, TkoReason};
+use lookaside_routing::{Address, Defaults, HealthSettings, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,24 +131,19 @@ impl Fixture {
     }
 
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
-        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        without_reason(
-            self.routers[router].proxy.tree().root().route(vec![request], &Context::default()).await.remove(0),
-        )
+        request(&self.routers[router].proxy.tree(), key, operation).await
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Get { cas: false }).await
+        self.request(router, key, GET).await
     }
 
     async fn delete(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Delete { hold_off_ms: 0 }).await
+        self.request(router, key, DELETE).await
     }
 
     async fn fill(&self, router: usize, key: &str, value: &str) {
-        let value = Bytes::copy_from_slice(value.as_bytes());
-        let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false };
-        assert_eq!(self.request(router, key, store).await, Ok(Reply::Stored));
+        assert_eq!(self.request(router, key, set(value)).await, Ok(Reply::Stored));
     }
 
     fn statistics(&self, router: usize) -> SparesStats {
@@ -165,13 +160,6 @@ fn build_config(
     let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
     let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
     Arc::new(config.with_spool(Some(spool.clone())).with_spares(spares.clone()))
-}
-
-const MISS: Outcome = Ok(Reply::Miss);
-const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
-
-fn value(text: &str) -> Outcome {
-    Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
 }
 
 /// Asserts that the delete was acknowledged.
@@ -382,12 +370,7 @@ async fn a_spare_that_leaves_its_pool_is_not_read_by_the_old_tree_of_a_thread() 
     let old = fixture.routers[0].proxy.tree();
     fixture.reload(NONE, 0);
     assert_acknowledged(&fixture.delete(0, "k").await);
-    let get = Request { key: "k".into(), operation: Operation::Get { cas: false } };
-    assert_eq!(
-        without_reason(old.root().route(vec![get], &Context::default()).await.remove(0)),
-        TKO,
-        "as without a spare"
-    );
+    assert_eq!(request(&old, "k", GET).await, TKO, "as without a spare");
     assert!(fixture.server("x:1").has("k"), "the delete has not reached it");
 }
 
@@ -446,10 +429,7 @@ async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
                 1 => fixture.server(server).be([Health::Well, Health::Gone, Health::Well][random.usize(0..3)]),
                 2..=4 => {
                     version += 1;
-                    let text = Bytes::from(version.to_string());
-                    let store =
-                        Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text, cas: false };
-                    let _ = fixture.request(router, &key, store).await;
+                    let _ = fixture.request(router, &key, set(&version.to_string())).await;
                 }
                 5 | 6 => {
                     let before = version;

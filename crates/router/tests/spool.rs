@@ -3,12 +3,13 @@
 
 use crate::fake_network::Health;
 use crate::spool_router::*;
+use crate::tree_requests::*;
 use bytes::Bytes;
 use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{ErrorReply, Operation, Reply};
-use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
-use lookaside_routing::{Address, Failure};
+use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings};
+use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -28,10 +29,9 @@ async fn a_lost_delete_is_replayed_before_the_server_is_read() {
     assert_eq!(router.backlog().deletes, 2);
     sleep(REPAIR).await;
     assert_eq!(router.get(0, "k").await, TKO, "while the server is frozen");
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-    assert_eq!(router.get(1, "k").await, Ok(Reply::Miss));
+    fixture.repair().await;
+    assert_eq!(router.get(0, "k").await, MISS);
+    assert_eq!(router.get(1, "k").await, MISS);
     assert_eq!((router.backlog(), router.statistics().counts.replayed), (Backlog::default(), 2));
     assert_eq!(fixture.disk.syncs(), syncs + 2, "each was synced before it was acknowledged");
 }
@@ -50,7 +50,7 @@ async fn a_single_lost_delete_fences_the_server_only_until_it_is_replayed() {
     };
     assert_eq!(tokio::join!(delete, thaw).0, NOT_FOUND);
     sleep(Duration::from_millis(5)).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(router.get(0, "k").await, MISS);
 }
 
 /// A client that reads servers directly does not know of a fence until it asks for its next permit.
@@ -58,7 +58,7 @@ async fn a_single_lost_delete_fences_the_server_only_until_it_is_replayed() {
 async fn a_delete_waits_for_the_permits_from_before_its_fence() {
     let settings = SpoolSettings::default();
     let permits = settings.read_permits.clone();
-    let fixture = Fixture { settings, ..Fixture::default() };
+    let fixture = Fixture::with(settings);
     let router = fixture.start(ONE, 1);
     fixture.main().be(Health::Gone);
     permits.record();
@@ -77,7 +77,7 @@ async fn a_delete_waits_for_the_permits_from_before_its_fence() {
 async fn a_delete_that_is_replayed_meanwhile_waits_for_no_permit() {
     let settings = SpoolSettings::default();
     let permits = settings.read_permits.clone();
-    let fixture = Fixture { settings, ..Fixture::default() };
+    let fixture = Fixture::with(settings);
     let (router, main) = (fixture.start(ONE, 1), fixture.main());
     main.put("k", "old");
     main.be(Health::Gone);
@@ -96,231 +96,18 @@ async fn a_delete_that_is_replayed_meanwhile_waits_for_no_permit() {
 #[tokio::test(start_paused = true)]
 async fn the_backlog_of_a_killed_router_is_replayed_by_the_next_before_it_reads() {
     let fixture = Fixture::default();
-    let main = fixture.main();
-    main.put("k", "old");
-    main.be(Health::Gone);
-    let router = fixture.start(ONE, 1);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    let (router, main) = (fixture.start_with_backlog(Health::Gone).await, fixture.main());
     router.kill().await;
     fixture.disk.crash(|_| 0);
     main.be(Health::Well);
     let router = fixture.start(ONE, 1);
     assert_eq!(router.get(0, "k").await, TKO, "from the start");
     sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(router.get(0, "k").await, MISS);
     let SpoolCounts { spooled, recovered, replayed, .. } = router.statistics().counts;
     assert_eq!((spooled, recovered, replayed), (0, 1, 1), "none is replayed that is counted nowhere");
     router.kill().await;
     assert_eq!(fixture.start(ONE, 1).backlog(), Backlog::default(), "nothing is left on disk");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_delete_that_cannot_be_spooled_fails() {
-    let fixture = Fixture::default();
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Gone);
-    fixture.disk.limit_free_bytes(Some(20));
-    assert_eq!(router.delete(0, "k").await, Err(Failure::ConnectFailed));
-    assert_eq!((router.backlog(), router.statistics().counts.append_failures), (Backlog::default(), 1));
-    fixture.disk.limit_free_bytes(None);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_with_too_large_a_backlog_is_flushed_before_it_is_read() {
-    let settings = SpoolSettings { bytes_max: 1_000, ..SpoolSettings::default() };
-    let fixture = Fixture { settings, ..Fixture::default() };
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("never deleted", "old");
-    main.put("k99", "old");
-    main.be(Health::Gone);
-    for number in 0..100 {
-        assert_eq!(router.delete(0, &format!("k{number}")).await, NOT_FOUND);
-    }
-    let statistics = router.statistics();
-    assert_eq!((statistics.counts.overflows, router.backlog().flush_pending), (1, true));
-    assert!(router.backlog().bytes < 100);
-    router.kill().await;
-    let router = fixture.start(ONE, 1);
-    assert!(router.backlog().flush_pending, "also after a restart");
-    main.refuse("flush_all", "CLIENT_ERROR flush_all not allowed");
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k99").await, TKO, "a server that refuses flush_all is not read");
-    main.refusals.lock().unwrap().clear();
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k99").await, Ok(Reply::Miss));
-    assert_eq!((main.has("never deleted"), router.statistics().counts.flushes), (false, 1));
-}
-
-/// Deletes that had been synced long before were replaced by a flush record that had not been. A crash of the machine then
-/// lost all of them, and the next run read the server at once.
-#[tokio::test(start_paused = true)]
-async fn a_flush_record_survives_a_crash_between_two_syncs() {
-    let settings = SpoolSettings { fsync: Fsync::Interval(REPAIR), bytes_max: 1_000, ..SpoolSettings::default() };
-    let fixture = Fixture { settings, ..Fixture::default() };
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k0", "old");
-    main.be(Health::Gone);
-    assert_eq!(router.delete(0, "k0").await, NOT_FOUND);
-    sync_all(&fixture);
-    for number in 1..100 {
-        assert_eq!(router.delete(0, &format!("k{number}")).await, NOT_FOUND);
-    }
-    assert_eq!(router.statistics().counts.overflows, 1);
-    router.kill().await;
-    fixture.disk.crash(|_| 0);
-    main.be(Health::Well);
-    let router = fixture.start(ONE, 1);
-    assert_eq!((router.backlog().flush_pending, router.get(0, "k0").await), (true, TKO));
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k0").await, Ok(Reply::Miss));
-}
-
-/// As the writer does at each interval.
-fn sync_all(fixture: &Fixture) {
-    for folder in fixture.disk.folders().unwrap() {
-        fixture.disk.files(&folder).unwrap().iter().for_each(|file| fixture.disk.sync(&folder, file).unwrap());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_backlog_of_all_servers_together_is_bounded() {
-    const BOTH: &str = r#"{
-        "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["gutter:2"] } },
-        "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] }
-    }"#;
-    let settings = SpoolSettings { total_bytes_max: 500, ..SpoolSettings::default() };
-    let fixture = Fixture { settings, ..Fixture::default() };
-    let router = fixture.start(BOTH, 1);
-    for server in [MAIN, GUTTER] {
-        fixture.network.server(server).be(Health::Gone);
-    }
-    for number in 0..50 {
-        assert_eq!(router.delete(0, &format!("k{number}")).await, NOT_FOUND);
-        assert!(router.statistics().pending_bytes <= 500 + 17, "the bound and one flush record");
-    }
-    assert!(router.statistics().counts.overflows > 0);
-    for server in [MAIN, GUTTER] {
-        fixture.network.server(server).put("k3", "old");
-        fixture.network.server(server).be(Health::Well);
-    }
-    sleep(REPAIR).await;
-    assert_eq!(router.statistics().servers_fenced, 0);
-    assert!(!fixture.main().has("k3") && !fixture.network.server(GUTTER).has("k3"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_was_removed_from_the_configuration_is_flushed_when_it_returns() {
-    let fixture = Fixture::default();
-    let main = fixture.main();
-    main.put("k", "old");
-    main.be(Health::Gone);
-    let router = fixture.start(ONE, 1);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.kill().await;
-    main.be(Health::Well);
-    let router = fixture.start(OTHER, 1);
-    sleep(REPAIR).await;
-    assert_eq!(main.asked("delete").len() + main.asked("flush_all").len(), 0, "nothing is sent to it");
-    assert!(router.backlog().flush_pending);
-    router.kill().await;
-    let router = fixture.start(ONE, 1);
-    assert_eq!(router.get(0, "k").await, TKO);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-    assert_eq!((main.asked("flush_all").len(), fixture.network.server(GUTTER).asked("flush_all").len()), (1, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_new_configuration_keeps_the_backlog() {
-    let fixture = Fixture::default();
-    let (mut router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.trees = vec![Tree::build(&router.config, fixture.network.clone(), 1, None)];
-    main.be(Health::Well);
-    assert_eq!(router.get(0, "k").await, TKO, "new destinations, the same fence");
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_spooled_delete_is_also_sent_where_gets_fail_over_to() {
-    let fixture = Fixture::default();
-    let (router, gutter) = (fixture.start(FAILOVER, 1), fixture.network.server(GUTTER));
-    fixture.main().be(Health::Gone);
-    router.set(0, "k", "old").await.expect("the gutter takes it");
-    assert_eq!(router.delete(0, "k").await, Ok(Reply::Deleted), "it was in the gutter");
-    assert!(!gutter.has("k"));
-    assert_eq!(router.backlog().deletes, 1);
-    gutter.refuse("delete", "CLIENT_ERROR no");
-    let refused = router.delete(0, "k").await;
-    assert!(matches!(refused, Ok(Reply::Error(_))), "the gutter may still hold it: {refused:?}");
-}
-
-/// Once a spooled delete failed over as `tko` only. Where only timeouts fail over, the gutter went on serving an old
-/// value that gets reached.
-#[tokio::test(start_paused = true)]
-async fn a_spooled_delete_fails_over_with_every_setting_of_failover_errors() {
-    for errors in [r#"["timeout"]"#, r#"{ "gets": ["timeout"], "deletes": [] }"#] {
-        let configuration = FAILOVER.replace("\"children\"", &format!("\"failover_errors\": {errors}, \"children\""));
-        let fixture = Fixture::default();
-        let (router, gutter) = (fixture.start(&configuration, 1), fixture.network.server(GUTTER));
-        gutter.put("k", "old");
-        fixture.main().be(Health::Frozen);
-        assert_eq!(router.get(0, "k").await, value("old"), "{errors}: after a timeout");
-        assert_eq!(router.delete(0, "k").await, Ok(Reply::Deleted), "{errors}");
-        assert!(!gutter.has("k"), "{errors}");
-        gutter.put("l", "old");
-        assert_eq!(router.delete(0, "l").await, Ok(Reply::Deleted), "{errors}: spooled at once");
-        assert!(!gutter.has("l"), "{errors}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pool_without_asynclog_is_fenced_too() {
-    let configuration = r#"{
-        "pools": { "A": { "servers": ["main:1"] } },
-        "route": {
-            "type": "PrefixSelectorRoute",
-            "policies": { "l": { "type": "PoolRoute", "pool": "A", "asynclog": false } }, "wildcard": "PoolRoute|A"
-        }
-    }"#;
-    let fixture = Fixture::default();
-    let (router, main) = (fixture.start(configuration, 1), fixture.main());
-    main.be(Health::Frozen);
-    assert_eq!(router.delete(0, "l").await, Err(Failure::TimedOut));
-    assert_eq!(router.backlog(), Backlog::default());
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    assert_eq!(router.get(0, "l").await, TKO);
-}
-
-/// Once such a backlog was never replayed, and the server never read again: only spooling destinations marked the
-/// server as configured.
-#[tokio::test(start_paused = true)]
-async fn a_backlog_is_replayed_although_its_pool_no_longer_has_asynclog() {
-    let fixture = Fixture::default();
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Frozen);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.kill().await;
-    let without = r#"{
-        "pools": { "A": { "servers": ["main:1"] } },
-        "route": { "type": "PoolRoute", "pool": "A", "asynclog": false }
-    }"#;
-    let router = fixture.start(without, 1);
-    assert_eq!(router.get(0, "k").await, TKO);
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-    assert_eq!(main.asked("flush_all").len(), 0, "its deletes are replayed");
 }
 
 /// Once a peer fence outlived the last peer, and its server was never read again: only routers with peers expired
@@ -333,7 +120,7 @@ async fn a_peer_fence_expires_although_no_peers_are_configured() {
     main.put("k", "old");
     assert_eq!(router.get(0, "k").await, TKO);
     sleep(fixture.settings.peer_timeout + REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(router.get(0, "k").await, MISS);
     assert_eq!(main.asked("flush_all").len(), 1);
 }
 
@@ -351,30 +138,25 @@ async fn a_permanently_rejected_delete_does_not_block_the_rest() {
     let reply = router.request(0, "a2V5", Operation::Meta(meta)).await;
     let nothing_found = MetaReply { status: MetaStatus::NotFound, flags: Bytes::from_static(b"b O7"), value: None };
     assert_eq!(reply, Ok(Reply::Meta(nothing_found)));
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss), "without its hold-off");
+    fixture.repair().await;
+    assert_eq!(router.get(0, "k").await, MISS, "without its hold-off");
     assert_eq!((router.statistics().counts.replayed, router.statistics().counts.refused), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_delete_with_a_server_error_is_retried() {
     let fixture = Fixture::default();
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    let (router, main) = (fixture.start_with_backlog(Health::Gone).await, fixture.main());
     main.refuse("delete", "SERVER_ERROR busy");
-    main.be(Health::Well);
-    sleep(REPAIR).await;
+    fixture.repair().await;
     assert_eq!(router.get(0, "k").await, TKO);
     main.refusals.lock().unwrap().clear();
     sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(router.get(0, "k").await, MISS);
 }
 
-/// A router of another cluster stayed fenced for ever, and all later deletes waited behind one that it has no route for.
-/// Its client, an invalidator for example, got the reply that there was no such key.
+/// A router of another cluster stayed fenced for ever, and all later deletes waited behind one that it has no route
+/// for. Its client, an invalidator for example, got the reply that there was no such key.
 #[tokio::test(start_paused = true)]
 async fn a_delete_that_a_remote_router_has_no_route_for_is_not_spooled() {
     let remote = r#"{
@@ -387,51 +169,25 @@ async fn a_delete_that_a_remote_router_has_no_route_for_is_not_spooled() {
         let expected = why.strip_prefix("SERVER_ERROR ").expect("it is one").as_bytes();
         let refused = Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(expected))));
         assert_eq!(router.delete(0, "k").await, refused, "the client learns it");
-        assert_eq!((router.get(0, "k").await, router.backlog().deletes), (Ok(Reply::Miss), 0));
+        assert_eq!((router.get(0, "k").await, router.backlog().deletes), (MISS, 0));
         // The same of one that did not answer at first. It is not in the way of the next.
         main.be(Health::Gone);
         main.put("l", "old");
         let hold_off = Operation::Delete { hold_off_ms: 2_000 };
         assert_eq!(router.delete(0, "k").await, NOT_FOUND, "spooled");
         assert_eq!(router.request(0, "l", hold_off).await, NOT_FOUND, "spooled");
-        main.be(Health::Well);
-        sleep(REPAIR).await;
-        assert_eq!((router.get(0, "l").await, router.backlog().deletes), (Ok(Reply::Miss), 0));
+        fixture.repair().await;
+        assert_eq!((router.get(0, "l").await, router.backlog().deletes), (MISS, 0));
         assert_eq!((router.statistics().counts.replayed, router.statistics().counts.refused), (1, 1));
     }
-}
-
-/// Once the backlog of a server that a new configuration no longer names was replayed for ever, and peers stayed
-/// fenced.
-#[tokio::test(start_paused = true)]
-async fn replay_to_a_server_that_a_reload_removes_pauses_until_a_reload_names_it_again() {
-    let fixture = Fixture::default();
-    let (mut router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.reload(&fixture, OTHER);
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(main.asked("delete").len() + main.asked("flush_all").len(), 0, "nothing is sent to it");
-    assert_eq!(router.statistics().servers_fenced, 1, "and its backlog stays");
-    router.reload(&fixture, ONE);
-    assert_eq!(router.get(0, "k").await, TKO);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-    assert_eq!(router.statistics().servers_fenced, 0);
 }
 
 /// As in an upgrade, also one that fails.
 #[tokio::test(start_paused = true)]
 async fn a_closed_spool_is_on_disk_and_accepts_no_further_deletes() {
-    let settings = SpoolSettings { fsync: Fsync::Interval(REPAIR), ..SpoolSettings::default() };
-    let fixture = Fixture { settings, ..Fixture::default() };
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
+    let fixture = Fixture::with(SpoolSettings { fsync: Fsync::Interval(REPAIR), ..SpoolSettings::default() });
+    let (router, main) = (fixture.start_with_backlog(Health::Frozen).await, fixture.main());
     main.put("l", "old");
-    main.be(Health::Frozen);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
     router.replay.abort();
     router.spool.close().await.expect("it is released");
     assert!(router.delete(0, "l").await.is_err(), "it is not spooled");
@@ -442,7 +198,7 @@ async fn a_closed_spool_is_on_disk_and_accepts_no_further_deletes() {
     let next = fixture.start(ONE, 1);
     assert_eq!(next.get(0, "k").await, TKO, "from the start");
     sleep(REPAIR).await;
-    assert_eq!((next.get(0, "k").await, next.get(0, "l").await), (Ok(Reply::Miss), value("old")));
+    assert_eq!((next.get(0, "k").await, next.get(0, "l").await), (MISS, value("old")));
 }
 
 /// Sets, deletes and gets on two threads of a router while the server freezes, stops and returns, and the router
@@ -461,8 +217,7 @@ async fn run_random_outages(seed: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let bytes_max = if random.bool() { 200 } else { 1 << 20 };
     let fsync = if random.bool() { Fsync::Always } else { Fsync::Interval(REPAIR) };
-    let settings = SpoolSettings { bytes_max, fsync, ..SpoolSettings::default() };
-    let fixture = Fixture { settings, ..Fixture::default() };
+    let fixture = Fixture::with(SpoolSettings { bytes_max, fsync, ..SpoolSettings::default() });
     let main = fixture.main();
     let mut router = fixture.start(ONE, 2);
     let mut spooled = 0;
@@ -494,7 +249,7 @@ async fn run_random_outages(seed: u64) -> u64 {
                 synced_floors.clone_from(&floors);
             }
             5 => {
-                sync_all(&fixture);
+                fixture.sync_all();
                 synced_floors.clone_from(&floors);
             }
             6..8 => drop(set_safely(&router, thread, &key, version).await),

@@ -3,7 +3,7 @@
 
 use crate::fake_network::Health;
 use crate::spool_router::*;
-use lookaside_protocol::Reply;
+use crate::tree_requests::*;
 use lookaside_router::{Backlog, Disk as _, Spool};
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -50,11 +50,11 @@ async fn a_file_that_is_unreadable_for_a_short_time_causes_no_flush() {
         assert_eq!(router.delete(0, "k").await, NOT_FOUND);
         main.be(Health::Well);
         sleep(duration).await;
-        let expected = if flushes == 0 { TKO } else { Ok(Reply::Miss) };
+        let expected = if flushes == 0 { TKO } else { MISS };
         assert_eq!(router.get(0, "k").await, expected, "{failure} {duration:?}");
         fixture.disk.fail_reads(None);
         sleep(REPAIR).await;
-        assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+        assert_eq!(router.get(0, "k").await, MISS);
         assert_eq!(
             (router.statistics().counts.flushes, main.has("other")),
             (flushes, flushes == 0),
@@ -69,10 +69,7 @@ async fn a_file_that_is_unreadable_for_a_short_time_causes_no_flush() {
 async fn a_flush_for_lost_deletes_outlives_the_router() {
     for is_disk_full in [false, true] {
         let fixture = Fixture::default();
-        let (router, main) = (fixture.start(ONE, 1), fixture.main());
-        main.put("k", "old");
-        main.be(Health::Gone);
-        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+        let (router, main) = (fixture.start_with_backlog(Health::Gone).await, fixture.main());
         router.kill().await;
         let router = fixture.start(ONE, 1);
         for folder in fixture.disk.folders().unwrap() {
@@ -89,7 +86,7 @@ async fn a_flush_for_lost_deletes_outlives_the_router() {
         let router = fixture.start(ONE, 1);
         assert_ne!(router.get(0, "k").await, value("old"));
         sleep(REPAIR).await;
-        assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
+        assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (MISS, 1));
     }
 }
 
@@ -103,18 +100,14 @@ async fn a_server_is_flushed_for_lost_deletes_although_the_disk_is_full() {
     main.be(Health::Gone);
     assert_eq!(router.delete(0, "k").await, NOT_FOUND);
     fixture.disk.limit_free_bytes(Some(0));
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
+    fixture.repair().await;
+    assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (MISS, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_newer_format_is_refused() {
     let fixture = Fixture::default();
-    let router = fixture.start(ONE, 1);
-    fixture.main().be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.kill().await;
+    fixture.start_with_backlog(Health::Gone).await.kill().await;
     fixture.disk.damage(|_, _, bytes| bytes[7] = 9);
     let why = fixture.try_start(ONE, 1).err().expect("the backlog is unknown");
     assert!(why.contains("format 9") && why.contains(MAIN), "{why}");
@@ -124,10 +117,7 @@ async fn a_newer_format_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_fence_without_a_record_ends_in_a_flush_when_the_spool_is_opened_again() {
     let fixture = Fixture::default();
-    let (mut router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Frozen);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    let (mut router, main) = (fixture.start_with_backlog(Health::Frozen).await, fixture.main());
     router.replay.abort();
     router.spool.close().await.expect("it is released");
     let folder = fixture.disk.folders().expect("a list").into_iter().next().expect("the server's");
@@ -141,9 +131,8 @@ async fn a_fence_without_a_record_ends_in_a_flush_when_the_spool_is_opened_again
     router.reload(&fixture, ONE);
     let network = fixture.network.clone();
     router.replay = tokio::spawn(async move { reopened.replay(network, 7).await });
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss), "it is read again");
+    fixture.repair().await;
+    assert_eq!(router.get(0, "k").await, MISS, "it is read again");
     assert_eq!(main.asked("flush_all").len(), 1);
 }
 
@@ -194,8 +183,7 @@ async fn a_flush_record_among_the_deletes_of_a_running_router_causes_a_flush() {
         assert_eq!(bytes.len(), header.len() + flushes.len());
         *bytes = [header, flushes].concat();
     });
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "four").await, Ok(Reply::Miss));
+    fixture.repair().await;
+    assert_eq!(router.get(0, "four").await, MISS);
     assert_eq!((router.statistics().counts.flushes, main.has("four")), (1, false));
 }

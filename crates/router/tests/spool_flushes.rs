@@ -1,17 +1,12 @@
-//! Flushes of several routers of one cluster, each with a spool, when servers do not answer: no router reads what a flush
-//! removes once it is acknowledged.
+//! Flushes of several routers of one cluster, each with a spool, when servers do not answer: no router reads what a
+//! flush removes once it is acknowledged.
 
 use crate::fake_network::Health;
-use crate::peer_cluster::{Fixture, PEER_TIMEOUT, ROUTERS};
+use crate::peer_cluster::{Fixture, PEER_TIMEOUT, REPAIR};
+use crate::tree_requests::{MISS, TKO};
 use lookaside_protocol::Reply;
-use lookaside_routing::{Failure, Outcome, TkoReason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-
-const REPAIR: Duration = Duration::from_secs(10);
-
-const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
-const MISS: Outcome = Ok(Reply::Miss);
 
 /// A flush in place of deletes is as safe as a delete: no router reads what it removes once it is acknowledged.
 #[tokio::test(start_paused = true)]
@@ -21,15 +16,10 @@ async fn a_flush_of_a_server_that_hangs_fences_it_at_all_routers() {
     main.put("k", "old");
     main.be(Health::Frozen);
     assert_eq!(fixture.flush_prefix(0, "k").await, "flushed 1");
-    for router in 0..ROUTERS {
-        assert_eq!(fixture.get(router, "k").await, TKO, "{router}");
-    }
+    fixture.check_get_of_all("k", &TKO).await;
     sleep(PEER_TIMEOUT * 3).await;
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    for router in 0..ROUTERS {
-        assert_eq!(fixture.get(router, "k").await, MISS, "{router}");
-    }
+    fixture.repair().await;
+    fixture.check_get_of_all("k", &MISS).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,20 +54,16 @@ async fn a_flush_is_not_acknowledged_while_a_peer_is_unreachable() {
     assert_eq!(fixture.get(2, "k").await, TKO);
 }
 
-/// Groups of servers were asked one after the other, each for as long as a hung one takes. An invalidator gave the flush
-/// up before, and began it again from the start, for as long as the servers hung.
+/// Groups of servers were asked one after the other, each for as long as a hung one takes. An invalidator gave the
+/// flush up before, and began it again from the start, for as long as the servers hung.
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_meets_many_hung_servers_is_acknowledged_soon() {
     const SERVERS: usize = 300;
     let mut fixture = Fixture::start().await;
     let names: Vec<String> = (0..SERVERS).map(|number| format!("s{number}:1")).collect();
-    fixture.configuration = format!(r#"{{ "pools": {{ "A": {{ "servers": {names:?} }} }}, "route": "PoolRoute|A" }}"#);
     names.iter().for_each(|name| fixture.network.server(name).be(Health::Frozen));
-    for router in 0..ROUTERS {
-        fixture.kill(router).await;
-        fixture.start_router(router).await;
-    }
-    sleep(Duration::from_secs(1)).await;
+    let configuration = format!(r#"{{ "pools": {{ "A": {{ "servers": {names:?} }} }}, "route": "PoolRoute|A" }}"#);
+    fixture.restart_all(&configuration).await;
     for limit in [Duration::from_secs(4), Duration::from_secs(1)] {
         let started = Instant::now();
         assert_eq!(fixture.flush_prefix(0, "k").await, format!("flushed {SERVERS}"));

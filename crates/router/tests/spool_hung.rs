@@ -1,15 +1,11 @@
 //! How long a delete waits while its server, or a peer, hangs: one server timeout, whatever else hangs.
 
 use crate::fake_network::{FakeServer, Health};
-use crate::peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
-use lookaside_protocol::Reply;
-use lookaside_router::PeerMissing;
-use lookaside_routing::{Failure, Outcome, TkoReason};
+use crate::peer_cluster::{Fixture, SERVER_TIMEOUT, host};
+use crate::tree_requests::{NOT_FOUND, TKO};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
-const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 /// Beyond a server timeout: peers get 50 ms to forward, and then need a round trip.
 const MARGIN: Duration = Duration::from_millis(60);
 const TWO_SERVERS: &str = r#"{ "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["other:1"] } },
@@ -26,9 +22,7 @@ async fn a_delete_for_a_hung_server_is_acknowledged_after_one_timeout() {
     assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
     let waited = started.elapsed();
     assert!(waited < SERVER_TIMEOUT + MARGIN, "{waited:?}");
-    for router in 0..ROUTERS {
-        assert_eq!(fixture.get(router, "k").await, TKO, "{router}");
-    }
+    fixture.check_get_of_all("k", &TKO).await;
     let started = Instant::now();
     for number in 0..100 {
         assert_eq!(fixture.delete(0, &format!("k{number}")).await, NOT_FOUND);
@@ -74,16 +68,9 @@ async fn a_hung_peer_does_not_delay_a_delete_that_another_forwards() {
 
 /// Two servers: the one of most keys hangs, and the first router does not reach the other one, which has "b".
 async fn start_with_hung_server() -> (Fixture, Arc<FakeServer>) {
-    let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
-    for router in 0..ROUTERS {
-        fixture.kill(router).await;
-    }
-    fixture.configuration = TWO_SERVERS.to_owned();
+    let mut fixture = Fixture::start().await;
     let other = fixture.network.server("other:1");
-    for router in 0..ROUTERS {
-        fixture.start_router(router).await;
-    }
-    sleep(Duration::from_secs(1)).await;
+    fixture.restart_all(TWO_SERVERS).await;
     fixture.main().be(Health::Frozen);
     fixture.network.cut(&host(0), "other:1", true);
     other.put("b", "old");

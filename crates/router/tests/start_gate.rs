@@ -142,7 +142,8 @@ async fn a_gate_that_is_handed_over_keeps_its_state() {
     assert_eq!(of_an_earlier_version.to_saved(), saved);
 }
 
-/// Keys of two databases: the gate opened when the invalidator of one had caught up, and showed old values of the other.
+/// Keys of two databases: the gate opened when the invalidator of one had caught up, and showed old values of the
+/// other.
 #[tokio::test(start_paused = true)]
 async fn gate_waits_for_every_source() {
     let gate = StartGate::new(BOUND, TOKEN, 2);

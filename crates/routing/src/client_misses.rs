@@ -1,9 +1,10 @@
 //! The misses of a client whose values it may still store: what lets a router fill under leases for a client that knows
 //! none (`cluster/lease_route.rs`, §3.2.1 of the paper, [ADR 016](../../../docs/adr/016-leases-for-plain-clients.md)).
 //!
-//! A plain `set` does not say which miss it fills. An application may use one connection in several threads, and may get
-//! a key again between its query and its `set`. So a `set` counts for the **oldest** miss of its key: it has a token only
-//! if that token was issued at or before every miss that no `set` has answered yet, and still is the last one.
+//! A plain `set` does not say which miss it fills. An application may use one connection in several threads, and may
+//! get a key again between its query and its `set`. So a `set` counts for the **oldest** miss of its key: it has a
+//! token only if that token was issued at or before every miss that no `set` has answered yet, and still is the last
+//! one.
 //!
 //! ```text
 //!          a miss, token T                a miss, another token: a delete came between
@@ -14,23 +15,24 @@
 //! ```
 //!
 //! A key is removed when it has had as many sets as misses, or when its newest miss is too old: its client has stored
-//! nothing, and will not. The age of the oldest does not matter: which of its misses a set has answered is not known, so
-//! a newer one may still be unanswered. While a key is void no tokens are taken for it, since none could be used.
+//! nothing, and will not. The age of the oldest does not matter: which of its misses a set has answered is not known,
+//! so a newer one may still be unanswered. While a key is void no tokens are taken for it, since none could be used.
 //!
 //! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
-//! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
-//! connections, and this process.
+//! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive
+//! their connections, and this process.
 //!
 //! The state of a process ([`LeaseScope::Process`]) does not end with a connection. There a get that was given up, or a
 //! thread that misses and never stores, would keep a key void for as long as the key is read. So a key is void for a
 //! process for at most [`VOID_AGES_MAX`] ages of a miss; a set that comes later than that counts for a later miss.
 //!
-//! A client is also blind when routes lease other keys than those before ([`Leasing::version`]): it may have missed keys
-//! that were not leased then.
+//! A client is also blind when routes lease other keys than those before ([`Leasing::version`]): it may have missed
+//! keys that were not leased then.
 //!
 //! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
-//! refused, except after [`VOID_AGES_MAX`]. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
-//! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
+//! refused, except after [`VOID_AGES_MAX`]. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there
+//! is no space for leaves the client *blind* for as long as a miss is remembered, and then every key that is not
+//! remembered counts as void.
 //!
 //! Keys are not stored: two with one 64-bit hash share their misses, and at worst a set is refused.
 
@@ -75,8 +77,8 @@ const SWITCH_S_MAX: u64 = 10;
 pub struct Leasing {
     /// The connections whose misses are needed together.
     pub scope: LeaseScope,
-    /// Increases whenever a tree leases other keys than the one before it, in all threads alike; 0 for the first tree of
-    /// the process.
+    /// Increases whenever a tree leases other keys than the one before it, in all threads alike; 0 for the first tree
+    /// of the process.
     pub version: u64,
 }
 
@@ -190,8 +192,8 @@ impl ClientMisses {
         !keys.by_hash.is_empty() || keys.blind != Blind::No || self.version.load(Relaxed) < version
     }
 
-    /// A request of the client is about to be routed by a tree of this version. If the state has served no such tree, the
-    /// client may have missed keys that were not leased.
+    /// A request of the client is about to be routed by a tree of this version. If the state has served no such tree,
+    /// the client may have missed keys that were not leased.
     pub fn advance_to(&self, version: u64) {
         if self.version.load(Relaxed) >= version {
             return;
@@ -231,8 +233,8 @@ impl ClientMisses {
         keys.state_of_others(age)
     }
 
-    /// Records that the client has missed a key, with the token that was issued for it, if one was. Returns a token that
-    /// cannot be used, so that it can be returned to its server.
+    /// Records that the client has missed a key, with the token that was issued for it, if one was. Returns a token
+    /// that cannot be used, so that it can be returned to its server.
     pub(crate) fn record(&self, hash: u64, token: Option<LeaseToken>, age: Age) -> Option<LeaseToken> {
         let mut keys = self.keys.lock();
         if let Some(misses) = self.find(&mut keys, hash, age) {
@@ -278,8 +280,8 @@ impl ClientMisses {
         state
     }
 
-    /// Takes back a miss of a key that no set will answer, since the client has got a value elsewhere. Returns the token if
-    /// no other miss can use it, so that it can be returned to its server.
+    /// Takes back a miss of a key that no set will answer, since the client has got a value elsewhere. Returns the
+    /// token if no other miss can use it, so that it can be returned to its server.
     pub(crate) fn withdraw(&self, hash: u64, age: Age) -> Option<LeaseToken> {
         let mut keys = self.keys.lock();
         let misses = self.find(&mut keys, hash, age)?;

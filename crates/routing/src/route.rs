@@ -27,8 +27,8 @@ pub const NO_TREE: &str = "RootRoute: No rh found";
 /// The reason of [`Failure::NoRoute`] after a selection by operation: other operations on the key may have a route.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
-/// Whether the text of a `SERVER_ERROR` of a router means that no operation reaches the key there. So no value of it can be
-/// cached behind that router, and a delete that it refuses so is not repeated.
+/// Whether the text of a `SERVER_ERROR` of a router means that no operation reaches the key there. So no value of it
+/// can be cached behind that router, and a delete that it refuses so is not repeated.
 pub fn is_no_route(why: &[u8]) -> bool {
     let without_route = why.strip_prefix(NO_ROUTE.as_bytes());
     why.starts_with(NO_TREE.as_bytes()) || without_route.is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
@@ -191,8 +191,8 @@ impl fmt::Display for Failure {
 pub struct Context {
     /// The client's address; `None` if it is not known.
     pub client: Option<IpAddr>,
-    /// How long a destination may take, besides its own limit; `None` if there is no other. Deletes are not limited: one
-    /// that is given up early may not have been applied, and would have to be spooled.
+    /// How long a destination may take, besides its own limit; `None` if there is no other. Deletes are not limited:
+    /// one that is given up early may not have been applied, and would have to be spooled.
     pub time_limit: Option<Duration>,
     /// The same for batches that only read. An update that is given up early may still be executed.
     pub read_time_limit: Option<Duration>,

@@ -1,5 +1,5 @@
-//! What routes count, for `stats`: requests that no client sent, or that a client sent to another place. Rare paths only:
-//! a request that its first server answers is not counted here.
+//! What routes count, for `stats`: requests that no client sent, or that a client sent to another place. Rare paths
+//! only: a request that its first server answers is not counted here.
 
 use crate::Verb;
 use lookaside_sync::{SharedCounter, counters};

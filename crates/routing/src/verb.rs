@@ -91,7 +91,8 @@ impl Verb {
         }
     }
 
-    fn of_store(mode: StoreMode) -> Verb {
+    /// The verb of a store.
+    pub fn of_store(mode: StoreMode) -> Verb {
         match mode {
             StoreMode::Set => Verb::Set,
             StoreMode::Add => Verb::Add,

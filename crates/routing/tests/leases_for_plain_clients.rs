@@ -83,8 +83,8 @@ impl Route for Silent {
     }
 }
 
-/// A thread of a client gave up on a get, after a deadline, read the database, and was delayed. Once its value was stored
-/// under the token of a later miss of another thread.
+/// A thread of a client gave up on a get, after a deadline, read the database, and was delayed. Once its value was
+/// stored under the token of a later miss of another thread.
 #[tokio::test]
 async fn a_get_that_its_caller_gives_up_counts_as_a_miss() {
     let world = refusing();
@@ -132,8 +132,8 @@ async fn give_up_while_held_back(world: &World, client: &Client<'_>, requests: &
     }
 }
 
-/// Once the miss that was recorded already was counted again, and so were updates: their keys were void for all sets that
-/// came.
+/// Once the miss that was recorded already was counted again, and so were updates: their keys were void for all sets
+/// that came.
 #[tokio::test]
 async fn a_miss_of_a_batch_that_is_given_up_counts_once() {
     let world = refusing();
@@ -148,8 +148,8 @@ async fn a_miss_of_a_batch_that_is_given_up_counts_once() {
     assert_eq!(world.clients.remembered(), 1);
 }
 
-/// The client does not get the hit either, so it reads the database. If the hit did not count, the value of that thread would
-/// be stored under the token of the other one's miss, although it was read before the delete.
+/// The client does not get the hit either, so it reads the database. If the hit did not count, the value of that thread
+/// would be stored under the token of the other one's miss, although it was read before the delete.
 #[tokio::test]
 async fn a_hit_of_a_batch_that_is_given_up_counts_as_a_miss() {
     let world = refusing();
@@ -431,8 +431,8 @@ async fn a_set_that_does_not_come_is_not_waited_for_long() {
     assert_eq!(other.one("set k").await, Reply::Stored, "all misses before this one are too old");
 }
 
-/// Every interleaving of two readers on one or two connections, a writer and the server: a value from before a delete is
-/// never found behind it.
+/// Every interleaving of two readers on one or two connections, a writer and the server: a value from before a delete
+/// is never found behind it.
 #[tokio::test]
 async fn no_interleaving_stores_an_old_value() {
     /// The steps of a client: get, read the database, store, and so on, three rounds.

@@ -1,5 +1,5 @@
-//! What running configurations of mcrouter have that a strict reader would refuse: unknown keys, trailing commas, one for
-//! many, empty lists.
+//! What running configurations of mcrouter have that a strict reader would refuse: unknown keys, trailing commas, one
+//! for many, empty lists.
 
 use crate::fakes::ask;
 use crate::parsing::*;

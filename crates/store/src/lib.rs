@@ -32,8 +32,8 @@
 //! Creating a placeholder voids no lease; marking an item as stale does. A win is not a lease: it refuses no store.
 //!
 //! Keys are spread over stripes, each with its own lock (`stripe`). Items lie in memory that all stripes share
-//! (`memory`). When no chunk is free, `reclaim` evicts an item, or the store is refused ([`Options::evictions`]). No lock is shared by all verbs; `memory/mod.rs` has the
-//! order of locks.
+//! (`memory`). When no chunk is free, `reclaim` evicts an item, or the store is refused ([`Options::evictions`]). No
+//! lock is shared by all verbs; `memory/mod.rs` has the order of locks.
 //!
 //! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart`).
 //!

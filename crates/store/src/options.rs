@@ -5,8 +5,9 @@
 pub struct Options {
     /// All memory for items, their metadata and the index, in bytes (`-m`). Default 64 MiB, as memcached.
     pub memory_bytes_max: usize,
-    /// The memory limit can be raised up to this ([`crate::Store::set_memory_limit`]), in bytes: address space for it is
-    /// reserved. Default 0: it cannot be raised above `memory_bytes_max`. Without effect for a store in a named region.
+    /// The memory limit can be raised up to this ([`crate::Store::set_memory_limit`]), in bytes: address space for it
+    /// is reserved. Default 0: it cannot be raised above `memory_bytes_max`. Without effect for a store in a named
+    /// region.
     pub memory_bytes_reserved: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,

@@ -187,9 +187,10 @@ impl Store {
         let _ = (0..SHRUNK_PER_TICK_BYTES / memory.pages.geometry.page_bytes).all(shrink);
     }
 
-    /// Notes which items are stored by now, so that [`Store::item_age`] knows later how old they are. To be called about
-    /// once a second; each stripe is locked for a moment, one after the other. `clock` is read before and afterwards: an
-    /// item is stored at a time of the caller's choice, so a time that was read before does not bound it.
+    /// Notes which items are stored by now, so that [`Store::item_age`] knows later how old they are. To be called
+    /// about once a second; each stripe is locked for a moment, one after the other. `clock` is read before and
+    /// afterwards: an item is stored at a time of the caller's choice, so a time that was read before does not bound
+    /// it.
     pub fn mark_ages(&self, clock: impl Fn() -> Now) {
         let begun = clock();
         let stripes = self.shared.memory.stripes.iter();
@@ -202,10 +203,9 @@ impl Store {
         lock(&self.ages).age(number, now)
     }
 
-    /// Lowers or raises the memory limit, to at most what the options reserve; `false` if it is out of bounds, or if the
-    /// system does not give the memory.
-    /// If more memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the
-    /// greatest age. Without evictions, pages whose items cannot be relocated stay.
+    /// Lowers or raises the memory limit, to at most what the options reserve; `false` if it is out of bounds, or if
+    /// the system does not give the memory. If more memory is in use, the next stores and [`Store::tick`]s clear pages,
+    /// starting with the class of the greatest age. Without evictions, pages whose items cannot be relocated stay.
     #[must_use]
     pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
         self.shared.memory.pages.set_memory_limit(memory_bytes)

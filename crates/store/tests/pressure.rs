@@ -302,8 +302,8 @@ fn a_lowered_limit_is_respected_and_a_raised_one_used() {
     store.audit();
 }
 
-/// Items that a client had deleted left free chunks right in front of the hand. New items got those chunks, and the next
-/// evictions took them, milliseconds old, although all others were a minute old.
+/// Items that a client had deleted left free chunks right in front of the hand. New items got those chunks, and the
+/// next evictions took them, milliseconds old, although all others were a minute old.
 #[test]
 fn an_item_that_was_just_stored_outlives_those_that_are_a_minute_old() {
     const OLD: usize = 24_000;

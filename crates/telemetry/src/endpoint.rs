@@ -4,9 +4,9 @@
 //! [`SCRAPE_MAX`] for each connection. After one response the connection is closed. One connection more takes the place
 //! of the oldest that has not sent its request, so connections that do nothing keep no scraper out.
 //!
-//! A request to a loopback address is served only if its `Host` is an address or `localhost`. A web page whose host name
-//! leads to loopback (DNS rebinding) sends its own name there, and could otherwise read the metrics, keys of hot items
-//! among them.
+//! A request to a loopback address is served only if its `Host` is an address or `localhost`. A web page whose host
+//! name leads to loopback (DNS rebinding) sends its own name there, and could otherwise read the metrics, keys of hot
+//! items among them.
 //!
 //! Deliberately absent: TLS, authentication, compression, keep-alive. Bind it to an address that only the scraper can
 //! reach.

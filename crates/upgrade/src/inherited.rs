@@ -118,9 +118,9 @@ fn is_listening(socket: &Socket) -> bool {
 fn descriptor_from_supervisor(number: i32) -> Option<OwnedFd> {
     // SAFETY: reads a flag of a descriptor; any number is allowed.
     let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
-    // SAFETY: it is open. systemd, which has named our process id, or the parent, which the command line quotes, opened it
-    // for us before we started and before we opened anything, so nothing else in this program owns it; and each number is
-    // taken once.
+    // SAFETY: it is open. systemd, which has named our process id, or the parent, which the command line quotes, opened
+    // it for us before we started and before we opened anything, so nothing else in this program owns it; and each
+    // number is taken once.
     is_open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -43,7 +43,8 @@ impl Peer {
         self.user == 0 || self.user == rustix::process::geteuid().as_raw() || Some(self.user) == target_user
     }
 
-    /// A descriptor of the process, which never refers to another one. `None` if its id is unknown, or if it has exited.
+    /// A descriptor of the process, which never refers to another one. `None` if its id is unknown, or if it has
+    /// exited.
     pub(crate) fn open_process(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()
     }

@@ -15,8 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a running process may take to reply. It replies between two rounds of accepting, and not while it hands over
-/// to another process: then that one replies once it serves.
+/// How long a running process may take to reply. It replies between two rounds of accepting, and not while it hands
+/// over to another process: then that one replies once it serves.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a running process may take for the next step of a handover. A router answers the last batches meanwhile,

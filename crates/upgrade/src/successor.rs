@@ -108,8 +108,8 @@ impl Successor {
             .any(|message| message.kind == MessageKind::TakenOver)
     }
 
-    /// Gives the other process up. Unless it has closed the channel, which it does only by exiting, it is killed: it may
-    /// hold the region or the spool, and it has copies of all sockets.
+    /// Gives the other process up. Unless it has closed the channel, which it does only by exiting, it is killed: it
+    /// may hold the region or the spool, and it has copies of all sockets.
     fn reject(&self, error: &ChannelError) {
         let pid = self.pid;
         if *error == ChannelError::Ended {

@@ -1,5 +1,5 @@
-//! The time of pages that arrive at random, whatever has been answered, at a client that asks servers directly, with the
-//! window that such a client has by default (§3.1 of the paper). It prints a line of JSON.
+//! The time of pages that arrive at random, whatever has been answered, at a client that asks servers directly, with
+//! the window that such a client has by default (§3.1 of the paper). It prints a line of JSON.
 //! `experiments/cluster/incast.py` starts the servers and the router, and stores the keys.
 //!
 //!     page_arrivals CONFIGURATION ROUTER KEYS KEYS_PER_PAGE PAGES_PER_S QUIET_S MEASURE_S

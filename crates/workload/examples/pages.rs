@@ -47,7 +47,8 @@ impl LogNormal {
     }
 }
 
-/// Samples taken for each page: every such one of them in order of size is used, so that few pages have the distribution.
+/// Samples taken for each page: every such one of them in order of size is used, so that few pages have the
+/// distribution.
 const SAMPLES_PER_PAGE: usize = 1_000;
 
 /// The numbers of keys of some pages.

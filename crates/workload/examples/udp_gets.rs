@@ -101,8 +101,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A page without a client: the same `get` of a part of its keys to each server, all written, and then all replies read.
-/// Each is one system call that waits, so there are fewer than any client has that waits for all servers at once.
+/// A page without a client: the same `get` of a part of its keys to each server, all written, and then all replies
+/// read. Each is one system call that waits, so there are fewer than any client has that waits for all servers at once.
 struct BareSockets {
     servers: Vec<TcpStream>,
     request: Vec<u8>,

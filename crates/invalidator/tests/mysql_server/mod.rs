@@ -200,8 +200,8 @@ impl Client {
         rows.iter().map(|row| text(row, 0).expect("a name")).collect()
     }
 
-    /// Removes the files of the log before `file`. The server keeps one that is being read, and that of a reader which is
-    /// gone until it has noticed that.
+    /// Removes the files of the log before `file`. The server keeps one that is being read, and that of a reader which
+    /// is gone until it has noticed that.
     pub async fn purge_log_before(&mut self, file: &str) {
         let purged = async {
             while self.log_files().await.first().is_some_and(|oldest| oldest != file) {

@@ -1,8 +1,8 @@
 //! What a cached value says, whichever of the project's clients has written it.
 //!
 //! Its flags tell the format and the compression ([`ValueFlags`](lookaside_client::ValueFlags)); those of pymemcache,
-//! pylibmc and python-memcached are among them. A value with other flags is of a client that this audit does not know. It
-//! is read without its flags if the query's `flags` says so. A pickle is never read: that would run what is in it.
+//! pylibmc and python-memcached are among them. A value with other flags is of a client that this audit does not know.
+//! It is read without its flags if the query's `flags` says so. A pickle is never read: that would run what is in it.
 
 use super::queries::FlagsMeaning;
 use bytes::Bytes;
@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_no_value() {
-        // A pickle; flags of another client; text that is no number, as a client may compress that has the flag 2 for it.
+        // A pickle; flags of another client; text that is no number, as a client may compress that has the flag 2 for
+        // it.
         for (value, flags) in [(&b"\x80\x05\x88."[..], 1), (b"x", 32), (b"x\x9c", 2), (b"", 2), (b"-", 2), (b"1-2", 2)]
         {
             assert_eq!(read(value, flags), CachedValue::Unreadable, "{value:?}");

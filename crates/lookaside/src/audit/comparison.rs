@@ -102,9 +102,9 @@ pub fn confirm(format: ValueFormat, first: &Comparand, second: &Comparand) -> Ou
     }
 }
 
-/// What a wrong value beside a replica's row shows, if the master's row is `master` now. Where a write is not replicated,
-/// the value may have been read from the master ([ADR 020](../../../../docs/adr/020-remote-markers.md)), and the delete of
-/// the write is still to come.
+/// What a wrong value beside a replica's row shows, if the master's row is `master` now. Where a write is not
+/// replicated, the value may have been read from the master ([ADR 020](../../../../docs/adr/020-remote-markers.md)),
+/// and the delete of the write is still to come.
 pub fn confirm_by_master(outcome: Outcome, seen: &Comparand, master: &Option<Vec<Column>>) -> Outcome {
     if outcome.is_wrong() && seen.after != *master { Outcome::Behind } else { outcome }
 }

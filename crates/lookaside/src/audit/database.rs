@@ -22,8 +22,8 @@ const FETCHED_ROWS: usize = 5_000;
 /// SQLSTATE class 57P: the server ends the session.
 const SESSION_ENDED: &str = "57P";
 
-/// A database: connected again when the connection has failed, with delays that grow until a query has an answer. A query
-/// that the database refuses is no such failure, or each would cost a login.
+/// A database: connected again when the connection has failed, with delays that grow until a query has an answer. A
+/// query that the database refuses is no such failure, or each would cost a login.
 pub struct AuditedDatabase {
     url: String,
     /// `None` after a failure.
@@ -38,15 +38,16 @@ impl AuditedDatabase {
         Ok(AuditedDatabase { url: url.to_owned(), connection, backoff: Backoff::default() })
     }
 
-    /// The row of a key of `query`, with these values of its placeholders; `None` if there is none. More than one row is
-    /// an error. While the database cannot be reached this fails at once, so that a round of many keys ends.
+    /// The row of a key of `query`, with these values of its placeholders; `None` if there is none. More than one row
+    /// is an error. While the database cannot be reached this fails at once, so that a round of many keys ends.
     pub async fn read_row(&mut self, query: &Query, values: &[String]) -> Result<Option<Vec<Column>>> {
         let mut connection = self.connect().await?;
         let row = within(QUERY_TIMEOUT, connection.read_row(query, values)).await;
         self.keep_unless_broken(connection, row)
     }
 
-    /// The values of the placeholders of keys of `query`, which its `list` selects: all, or `keys_max` of them by chance.
+    /// The values of the placeholders of keys of `query`, which its `list` selects: all, or `keys_max` of them by
+    /// chance.
     pub async fn list(&mut self, query: &Query, keys_max: usize) -> Result<Vec<Vec<String>>> {
         let mut connection = self.connect().await?;
         let listed = within(LIST_TIMEOUT, connection.list(query, keys_max)).await;

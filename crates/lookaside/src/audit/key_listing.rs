@@ -1,8 +1,8 @@
 //! The keys that servers have, by `lru_crawler metadump`.
 //!
 //! All servers are listed side by side. A server that cannot be listed is a failure of its own: the keys of the others
-//! are compared all the same. It is tried again after delays that grow, so that a server that hangs does not hold up each
-//! round.
+//! are compared all the same. It is tried again after delays that grow, so that a server that hangs does not hold up
+//! each round.
 
 use super::{backoff::Backoff, key_sample::KeySample};
 use anyhow::{Context as _, Error, Result, anyhow, bail};
@@ -124,7 +124,8 @@ mod tests {
         }
     }
 
-    /// The first server that could not be listed ended the listing of all, and one that hung held it up for ten minutes.
+    /// The first server that could not be listed ended the listing of all, and one that hung held it up for ten
+    /// minutes.
     #[tokio::test(start_paused = true)]
     async fn the_keys_of_all_other_servers_are_listed() {
         let servers = ["one:1", "killed:1", "hung:1", "busy:1", "last:1"].map(ToOwned::to_owned);

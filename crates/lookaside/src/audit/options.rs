@@ -39,8 +39,8 @@ pub struct Options {
     /// read
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     pub(super) database: SourceUrl,
-    /// The master, if --database is a replica: a value is wrong only if both have the same row. It is read for values that
-    /// seem wrong
+    /// The master, if --database is a replica: a value is wrong only if both have the same row. It is read for values
+    /// that seem wrong
     #[arg(long, value_name = "URL", env = "LOOKASIDE_MASTER", hide_env_values = true)]
     pub(super) master: Option<SourceUrl>,
     /// Which query gives the value of a key
@@ -61,7 +61,8 @@ pub struct Options {
     /// Compare all keys once, and end. Otherwise rounds follow each other
     #[arg(long)]
     pub(super) once: bool,
-    /// The most comparisons of a key with a cluster per second, of all clusters together; each costs two queries and a read
+    /// The most comparisons of a key with a cluster per second, of all clusters together; each costs two queries and a
+    /// read
     #[arg(long, value_name = "COMPARISONS", default_value_t = 200, value_parser = value_parser!(u32).range(1..=100_000))]
     pub(super) rate: u32,
     /// Milliseconds after which a wrong value is read again; more than deletes take to arrive

@@ -35,7 +35,8 @@ pub enum FlagsMeaning {
     /// Format and compression, as the project's clients write them.
     #[default]
     Clients,
-    /// Nothing: values are neither compressed nor encoded in another way, and their clients use flags for something else.
+    /// Nothing: values are neither compressed nor encoded in another way, and their clients use flags for something
+    /// else.
     Ignored,
 }
 

@@ -5,8 +5,8 @@
 //!                         -> seems wrong -> suspects -> row, value, row again  -> reported, deleted with --repair
 //! ```
 //!
-//! With `--once` the first failure ends the audit. Otherwise the comparison is counted as failed: a cluster or a database
-//! that does not answer does not keep the audit from the others.
+//! With `--once` the first failure ends the audit. Otherwise the comparison is counted as failed: a cluster or a
+//! database that does not answer does not keep the audit from the others.
 
 use super::{
     cache::AuditedCluster,
@@ -63,8 +63,8 @@ impl<'a> RowComparison<'a> {
         })
     }
 
-    /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides. A list or a server that cannot be
-    /// read is counted as failed, and does not keep the round from the keys of the others.
+    /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides. A list or a server that cannot
+    /// be read is counted as failed, and does not keep the round from the keys of the others.
     pub async fn find_keys(
         &mut self,
         queries: &Queries,

@@ -1,5 +1,5 @@
-//! `lookaside route`: shows how a configuration routes a request, and, with `--routers`, where running routers send it. No
-//! server is contacted.
+//! `lookaside route`: shows how a configuration routes a request, and, with `--routers`, where running routers send it.
+//! No server is contacted.
 
 use super::{
     ConfigArgs, LoadedConfig,

@@ -1,5 +1,5 @@
-//! Forwards TCP connections over a link: bytes towards the client, which is the replica, arrive as late as the link says.
-//! Requests of the replica pass at once, but wait while the link is cut, as packets do that are sent again.
+//! Forwards TCP connections over a link: bytes towards the client, which is the replica, arrive as late as the link
+//! says. Requests of the replica pass at once, but wait while the link is cut, as packets do that are sent again.
 
 use super::link::LinkReceiver;
 use anyhow::{Context, Result};
@@ -111,16 +111,23 @@ async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut passage: Pass
 mod tests {
     use super::super::link::{LinkControl, LinkState};
     use super::*;
+    use std::net::SocketAddr;
 
     const DELAY: Duration = Duration::from_millis(200);
 
-    async fn connect_over_link(control: &LinkControl) -> (TcpStream, TcpStream, JoinSet<()>) {
+    /// A master, and a forwarder to it; the address is that of the forwarder.
+    async fn forward_over_link(control: &LinkControl) -> (TcpListener, SocketAddr, JoinSet<()>) {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let target = server.local_addr().unwrap().port();
         let forwarder = Forwarder::bind(0, target, control.receiver()).await.unwrap();
         let address = forwarder.listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(forwarder.run());
+        (server, address, tasks)
+    }
+
+    async fn connect_over_link(control: &LinkControl) -> (TcpStream, TcpStream, JoinSet<()>) {
+        let (server, address, tasks) = forward_over_link(control).await;
         let replica = TcpStream::connect(address).await.unwrap();
         let (master, _) = server.accept().await.unwrap();
         (replica, master, tasks)
@@ -164,12 +171,7 @@ mod tests {
     async fn further_connections_wait_until_one_ends() {
         let directory = tempfile::tempdir().unwrap();
         let control = LinkControl::create(directory.path().join("link")).unwrap();
-        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let target = server.local_addr().unwrap().port();
-        let forwarder = Forwarder::bind(0, target, control.receiver()).await.unwrap();
-        let address = forwarder.listener.local_addr().unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(forwarder.run());
+        let (server, address, _tasks) = forward_over_link(&control).await;
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
             let replica = TcpStream::connect(address).await.unwrap();

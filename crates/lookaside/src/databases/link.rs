@@ -1,5 +1,5 @@
-//! The link by which a replica follows its master: what is sent to the replica arrives after a delay, or waits while the
-//! link is cut. A file has the present state, so that a shell can change it:
+//! The link by which a replica follows its master: what is sent to the replica arrives after a delay, or waits while
+//! the link is cut. A file has the present state, so that a shell can change it:
 //!
 //! ```text
 //! echo cut   > DIR/west.link

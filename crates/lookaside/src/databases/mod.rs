@@ -208,8 +208,8 @@ impl Databases {
         self.links.iter().map(|link| link.path().clone()).collect()
     }
 
-    /// Restarts processes that have died. Returns a notice about each, and what links have reported. Fails if a task of a
-    /// link has ended, which none does by itself: the replica would silently follow no more.
+    /// Restarts processes that have died. Returns a notice about each, and what links have reported. Fails if a task of
+    /// a link has ended, which none does by itself: the replica would silently follow no more.
     pub fn supervise(&mut self) -> Result<Vec<String>> {
         if let Some(ended) = self.tasks.try_join_next() {
             let why = ended.err().map_or_else(String::new, |error| format!(": {error}"));

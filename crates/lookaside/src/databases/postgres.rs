@@ -1,8 +1,8 @@
 //! PostgreSQL servers of `lookaside up`: a master, and replicas by logical replication of all of its tables.
 //!
-//! Replication is logical, since the invalidator of a region reads its replica through a replication slot, and a physical
-//! standby before version 16 has none. So a replica has the rows of the master's tables, but neither its tables, which
-//! are created in each database, nor its messages: keys are named by rows of the outbox.
+//! Replication is logical, since the invalidator of a region reads its replica through a replication slot, and a
+//! physical standby before version 16 has none. So a replica has the rows of the master's tables, but neither its
+//! tables, which are created in each database, nor its messages: keys are named by rows of the outbox.
 
 use super::{APPLICATION, DatabasePlan, programs};
 use crate::process::{Account, Process, ProcessSpec};

@@ -1,7 +1,7 @@
 //! The copier, which plays replication between SQLite databases: it copies the master's file, the journal with it, into
-//! that of the replica whenever the master has changed. A copy is what a reader of the master saw at one moment, and the
-//! replica's readers see it as one transaction. So rows of the journal appear in the replica in their order, together
-//! with the rows that they belong to.
+//! that of the replica whenever the master has changed. A copy is what a reader of the master saw at one moment, and
+//! the replica's readers see it as one transaction. So rows of the journal appear in the replica in their order,
+//! together with the rows that they belong to.
 //!
 //! Each copy is of the whole file: this is for trying, with small databases.
 

@@ -46,7 +46,8 @@ impl ClusterClient {
         }
     }
 
-    /// Reads values, in the order of the keys. `load` gets the keys that have missed, and the database to read them from.
+    /// Reads values, in the order of the keys. `load` gets the keys that have missed, and the database to read them
+    /// from.
     pub(super) async fn read_many<L>(
         &self,
         keys: &[String],

@@ -48,8 +48,8 @@ impl DemoCounters {
         self.own_stale_reads.load(Ordering::Relaxed)
     }
 
-    /// How long the region's database took to show the last commit that was watched, or, if it does not show it yet, for
-    /// how long it has not; in microseconds. 0 in the master region.
+    /// How long the region's database took to show the last commit that was watched, or, if it does not show it yet,
+    /// for how long it has not; in microseconds. 0 in the master region.
     pub fn lag_us(&self) -> u64 {
         self.lag_us.load(Ordering::Relaxed)
     }

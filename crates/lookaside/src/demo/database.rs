@@ -1,7 +1,7 @@
 //! The demo application's table, in the embedded database, in MariaDB or MySQL, or in PostgreSQL.
 //!
-//! In SQLite a trigger writes the stale key to the journal; in MariaDB and MySQL a comment in the statement names it, in
-//! PostgreSQL a message.
+//! In SQLite a trigger writes the stale key to the journal; in MariaDB and MySQL a comment in the statement names it,
+//! in PostgreSQL a message.
 
 use super::postgres::PostgresTable;
 use anyhow::{Context, Result};

@@ -1,6 +1,6 @@
 //! The application of `lookaside up --demo`: in each region it reads users through the cache of each cluster, which is
-//! filled from the region's own database, and changes some of them in the master database. A user that has written reads
-//! its own write next, also in a replica region: by remote markers (§5).
+//! filled from the region's own database, and changes some of them in the master database. A user that has written
+//! reads its own write next, also in a replica region: by remote markers (§5).
 
 mod application;
 mod client;
@@ -70,8 +70,8 @@ pub fn invalidation_help(url: &str, has_replicas: bool) -> String {
 }
 
 impl Demo {
-    /// Starts readers on each router and a writer in each region; the first region is the master. The table exists. Must
-    /// be called in a tokio runtime.
+    /// Starts readers on each router and a writer in each region; the first region is the master. The table exists.
+    /// Must be called in a tokio runtime.
     pub async fn start(regions: &[DemoRegion]) -> Result<Demo> {
         let master = DemoDatabase::connect(&regions[0].database, regions.len() > 1)?;
         let commits = Arc::new(Commits::new(ROWS));

@@ -1,5 +1,5 @@
-//! The keys of the rows that a statement would change, for `lookaside invalidator try --sql --database`. The rows are read by
-//! the statement's condition; the statement itself is never executed.
+//! The keys of the rows that a statement would change, for `lookaside invalidator try --sql --database`. The rows are
+//! read by the statement's condition; the statement itself is never executed.
 //!
 //! | statement | keys |
 //! |---|---|
@@ -29,8 +29,8 @@ pub struct AffectedRows {
 }
 
 impl AffectedRows {
-    /// Reads the rows of the table of `rule`, one of `rules`, that `statement` changes. `ignores` says whether an UPDATE of
-    /// ignored columns alone deletes nothing.
+    /// Reads the rows of the table of `rule`, one of `rules`, that `statement` changes. `ignores` says whether an
+    /// UPDATE of ignored columns alone deletes nothing.
     pub async fn read(
         database: &RowDatabase,
         (rules, rule): (&Rules, &Rule),

@@ -15,7 +15,8 @@ use std::ops::Range;
 /// Words that may stand between a verb and its table.
 const MODIFIERS: [&str; 8] = ["low_priority", "high_priority", "delayed", "quick", "ignore", "into", "from", "only"];
 
-/// The statements of `tokens` that change tables, each as [`lookaside_invalidator`] reads it, and cut behind the tables.
+/// The statements of `tokens` that change tables, each as [`lookaside_invalidator`] reads it, and cut behind the
+/// tables.
 pub fn changing_parts(tokens: &[Placed], syntax: Syntax) -> Vec<String> {
     let tokens = strip_prefix(tokens, syntax);
     let Some(verb) = tokens.first().map(|placed| &placed.token) else { return Vec::new() };

@@ -1,8 +1,8 @@
 //! The tables with a rule that statements change, for `lookaside invalidator try --sql`.
 //!
-//! A statement shows which tables it changes, and not which rows: the keys of a rule depend on their values. With a database
-//! the rows are read ([`super::affected_rows`]). Nothing is executed. A view, a trigger, a routine or a foreign key may
-//! change further tables.
+//! A statement shows which tables it changes, and not which rows: the keys of a rule depend on their values. With a
+//! database the rows are read ([`super::affected_rows`]). Nothing is executed. A view, a trigger, a routine or a
+//! foreign key may change further tables.
 
 use super::{
     affected_rows::AffectedRows,
@@ -73,8 +73,8 @@ impl DatabaseFacts {
         })
     }
 
-    /// The keys of the rows that the statements of `sql` change in tables with a rule, by statement. Adds to `tables` how
-    /// many rows there are.
+    /// The keys of the rows that the statements of `sql` change in tables with a rule, by statement. Adds to `tables`
+    /// how many rows there are.
     pub fn read_rows(&self, sql: &str, rules: &Rules, tables: &mut [NamedTable]) -> Result<Vec<AffectedRows>> {
         let (runtime, syntax) = (runtime()?, self.syntaxes[0]);
         let mut found = Vec::new();
@@ -155,7 +155,8 @@ pub struct NamedTable {
 }
 
 impl NamedTable {
-    /// The tables of `rules` that the statements of `sql` change. Without a database an unqualified name may be of any schema.
+    /// The tables of `rules` that the statements of `sql` change. Without a database an unqualified name may be of any
+    /// schema.
     pub fn find(sql: &str, rules: &Rules, database: Option<&DatabaseFacts>) -> Vec<NamedTable> {
         let schemas: BTreeSet<&str> = match database {
             Some(database) => [database.default_schema.as_str()].into(),

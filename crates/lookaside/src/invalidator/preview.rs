@@ -40,7 +40,8 @@ Exit status: 0, also if there are no keys; 1 failure; 2 usage error.";
 #[command(after_help = EXAMPLES)]
 #[group(required = true, multiple = true, id = "change")]
 pub struct TryOptions {
-    /// Statements: the keys in their comments are shown, and the tables with a rule that they change. They are not executed
+    /// Statements: the keys in their comments are shown, and the tables with a rule that they change. They are not
+    /// executed
     #[arg(long, value_name = "SQL", group = "change")]
     sql: Option<String>,
     /// A row of a table with a rule, as a JSON object

@@ -1,5 +1,5 @@
-//! A statement that changes rows of one table, as far as its rows can be found without executing it: an UPDATE or DELETE by
-//! its condition, an INSERT by the values in it.
+//! A statement that changes rows of one table, as far as its rows can be found without executing it: an UPDATE or
+//! DELETE by its condition, an INSERT by the values in it.
 //!
 //! The condition is executed in a SELECT. So what could do more than read is not taken: functions, INTO, locks, strings
 //! with backslashes ([`compose`]); and nothing that ends the condition early.

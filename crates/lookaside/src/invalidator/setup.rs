@@ -66,8 +66,8 @@ pub struct SetupOptions {
     /// The publication, as the invalidator's --publication
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     publication: String,
-    /// A rule file, as the invalidator's --rules: its tables are added to the publication, and get REPLICA IDENTITY FULL
-    /// if their keys need values of old rows that the log would lack
+    /// A rule file, as the invalidator's --rules: its tables are added to the publication, and get REPLICA IDENTITY
+    /// FULL if their keys need values of old rows that the log would lack
     #[arg(long, value_name = "FILE", conflicts_with = "shared_state")]
     rules: Option<PathBuf>,
     /// Create the table that an active and a standby invalidator share, and nothing else

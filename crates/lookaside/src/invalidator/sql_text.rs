@@ -1,5 +1,5 @@
-//! SQL that an operator typed, as the tokens of its statements. Nothing is parsed beyond that: `try` looks for the tables
-//! that a statement changes and for its condition.
+//! SQL that an operator typed, as the tokens of its statements. Nothing is parsed beyond that: `try` looks for the
+//! tables that a statement changes and for its condition.
 //!
 //! | | MariaDB, MySQL | PostgreSQL |
 //! |---|---|---|
@@ -115,7 +115,8 @@ struct Lexer<'a> {
 }
 
 impl Lexer<'_> {
-    /// The next token, `None` for white space and comments. `before` is the one right before it, if nothing separates them.
+    /// The next token, `None` for white space and comments. `before` is the one right before it, if nothing separates
+    /// them.
     fn next_token(&mut self, before: Option<&Placed>) -> Option<SqlToken> {
         let mysql = match self.syntax {
             Syntax::Mysql(mode) => Some(mode),
@@ -241,9 +242,9 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$') || !c.is_ascii()
 }
 
-/// The tokens as SQL for `syntax`, with nothing in it that another reading of quotes could take for a further statement, or
-/// for a comment: there are no backslashes and no comments, and all quotes are the standard's. `None` if a string cannot be
-/// written so.
+/// The tokens as SQL for `syntax`, with nothing in it that another reading of quotes could take for a further
+/// statement, or for a comment: there are no backslashes and no comments, and all quotes are the standard's. `None` if
+/// a string cannot be written so.
 pub fn compose(tokens: &[Placed], syntax: Syntax) -> Option<String> {
     let mut sql = String::new();
     for (at, Placed { token, is_separate }) in tokens.iter().enumerate() {

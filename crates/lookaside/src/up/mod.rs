@@ -1,5 +1,5 @@
-//! `lookaside up`: runs a whole region on this machine, or several with a database each, as real processes, and prints a
-//! line per region and second.
+//! `lookaside up`: runs a whole region on this machine, or several with a database each, as real processes, and prints
+//! a line per region and second.
 
 mod announcement;
 mod plan;
@@ -38,8 +38,8 @@ pub struct Options {
     /// these [default: sqlite; with several regions mariadb, if it is installed]
     #[arg(long, value_name = "URL", value_parser = parse_database)]
     database: Option<DatabaseChoice>,
-    /// Regions, 1 to 3: a master, and replicas whose databases follow the master's. Each has its own clusters, invalidator,
-    /// regional pool and server of remote markers
+    /// Regions, 1 to 3: a master, and replicas whose databases follow the master's. Each has its own clusters,
+    /// invalidator, regional pool and server of remote markers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(REGIONS_MAX)))]
     regions: u16,
     /// How much later commits reach the replica databases, such as 500ms or 2s, up to 60s. It can be changed while the

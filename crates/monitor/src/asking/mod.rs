@@ -94,8 +94,8 @@ impl Asker {
         }
     }
 
-    /// The servers that the router at this address reads the key from at present; `None` if it is no router of the cluster,
-    /// or does not say.
+    /// The servers that the router at this address reads the key from at present; `None` if it is no router of the
+    /// cluster, or does not say.
     pub async fn find_servers(&mut self, router: &str, key: &[u8]) -> Option<String> {
         if self.through == Through::Servers {
             return None;

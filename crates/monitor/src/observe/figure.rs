@@ -1,5 +1,5 @@
-//! Draws the paper's figure 11 as SVG: the part of deletes whose old value is still there, by the age of the delete, both
-//! axes logarithmic. Solid lines are pairs of regions, dashed ones the paper's.
+//! Draws the paper's figure 11 as SVG: the part of deletes whose old value is still there, by the age of the delete,
+//! both axes logarithmic. Solid lines are pairs of regions, dashed ones the paper's.
 
 use super::{Curve, age_name};
 use std::fmt::Write as _;

@@ -5,9 +5,10 @@ use crate::sampling::AgeCounts;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// The report as JSON: `{"region", "sample", "log", "position", "counts": {..}, "clusters": [..], "region_pairs": [..]}`.
-/// A curve has `name`, `from_region`, `to_region` and `ages`; an age `age_s`, a number for each kind of look, and
-/// `old_share`, which is null without an answer.
+/// The report as JSON:
+/// `{"region", "sample", "log", "position", "counts": {..}, "clusters": [..], "region_pairs": [..]}`. A curve has
+/// `name`, `from_region`, `to_region` and `ages`; an age `age_s`, a number for each kind of look, and `old_share`,
+/// which is null without an answer.
 pub fn to_json(report: &MonitorReport) -> Value {
     let (clusters, pairs) = curves(report);
     let curves = |curves: Vec<Curve>| curves.iter().map(curve_json).collect::<Vec<Value>>();

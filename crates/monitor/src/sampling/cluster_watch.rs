@@ -17,8 +17,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// The first look is of use only so soon after the commit was read.
 const FIRST_LOOK_LATE_AFTER: Duration = Duration::from_secs(1);
-/// A look at an age of `a` may come up to half of `a` and this time too late, counted from the earliest time at which the
-/// commit can have been.
+/// A look at an age of `a` may come up to half of `a` and this time too late, counted from the earliest time at which
+/// the commit can have been.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
 /// By how much a look at this age may come too late, counted from the earliest time at which the commit can have been.

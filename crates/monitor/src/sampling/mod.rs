@@ -1,5 +1,5 @@
-//! Which deletes are asked about and when, what an answer means, and what was found. Sans-I/O: time, commits and answers
-//! come in as arguments, so that a simulation can run it.
+//! Which deletes are asked about and when, what an answer means, and what was found. Sans-I/O: time, commits and
+//! answers come in as arguments, so that a simulation can run it.
 
 mod cluster_watch;
 mod counts;

@@ -1,8 +1,8 @@
 //! The form in which counts and samples are kept over restarts.
 //!
 //! A sample is saved once, and what each cluster knows of it beside the cluster. Position, samples and counts are saved
-//! together. After a crash the log is read again from that position, so each delete is counted once, although looks that
-//! were made after the save are made again.
+//! together. After a crash the log is read again from that position, so each delete is counted once, although looks
+//! that were made after the save are made again.
 
 use super::{
     AgeCounts, Baseline, ClusterWatch, EndOfLog, Moment, PendingSample, Sample, SampleCounts, Sampler,
@@ -72,8 +72,8 @@ pub struct SavedSample {
     read_at: Moment,
 }
 
-/// A sample in a cluster, as an array: the index of the sample, the age of the next look in seconds (0 for the first), and
-/// what the first look has found.
+/// A sample in a cluster, as an array: the index of the sample, the age of the next look in seconds (0 for the first),
+/// and what the first look has found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPending(usize, u32, Vec<Baseline>);
 
@@ -119,8 +119,8 @@ impl SampleTable {
 }
 
 impl SavedSampler {
-    /// Drops what means nothing by another clock, after a restart of the host: all samples and times. Dropped samples are
-    /// counted.
+    /// Drops what means nothing by another clock, after a restart of the host: all samples and times. Dropped samples
+    /// are counted.
     pub fn drop_times(&mut self) {
         self.ends.clear();
         self.clusters.iter_mut().for_each(|cluster| cluster.pending.clear());
@@ -152,8 +152,8 @@ impl Sampler {
         }
     }
 
-    /// Continues where an earlier process has stopped. Clusters that this one does not have are left out, and so are ages.
-    /// Samples that were at such an age are counted as dropped.
+    /// Continues where an earlier process has stopped. Clusters that this one does not have are left out, and so are
+    /// ages. Samples that were at such an age are counted as dropped.
     pub fn restore(&mut self, saved: SavedSampler) {
         self.log_identity = saved.log;
         self.position = saved.position.map(Position);

@@ -1,8 +1,8 @@
 //! What an answer of a cluster says about an old value.
 //!
 //! A value is old if it was stored before the commit. A server tells how long ago an item was stored, at least and at
-//! most (`me KEY a`), so its clock need not agree with the monitor's. Three times bound the commit, all by the monitor's
-//! clock:
+//! most (`me KEY a`), so its clock need not agree with the monitor's. Three times bound the commit, all by the
+//! monitor's clock:
 //!
 //! ```text
 //!        not_before            commit             read_at              look: sent_at .. received_at
@@ -17,15 +17,16 @@
 //! | new | an item that was not there when the cluster was asked at first, right after `read_at`, and that may be younger than that; or one that was stored after `read_at`, for certain |
 //! | undecided | another item: stored in the second or two before the commit, or refilled before the first look; or its server does not tell ages |
 //!
-//! "Old" is certain, if clocks run at the same speed within [`DRIFT_SHARE`]. What it misses is undecided, and counted so.
+//! "Old" is certain, if clocks run at the same speed within [`DRIFT_SHARE`]. What it misses is undecided, and counted
+//! so.
 //!
 //! The first answer counts for later answers of the same server. All routers of a cluster read the same servers, so the
-//! first answer of one counts for the others too: the router that was asked at first may be gone later. "New" is certain
-//! for a server. A router may answer from the gutter at first, and it or another one from the server later: an item that
-//! the server has had all along is new then, unless its age says that it was stored before `read_at`.
+//! first answer of one counts for the others too: the router that was asked at first may be gone later. "New" is
+//! certain for a server. A router may answer from the gutter at first, and it or another one from the server later: an
+//! item that the server has had all along is new then, unless its age says that it was stored before `read_at`.
 //!
-//! A value that was *read* from the database before the commit and stored after it (a stale set, §3.2.1) is new here: its
-//! age does not tell. An audit against the database finds it.
+//! A value that was *read* from the database before the commit and stored after it (a stale set, §3.2.1) is new here:
+//! its age does not tell. An audit against the database finds it.
 
 use super::{moment::Moment, sample::Sample};
 use serde::{Deserialize, Serialize};
@@ -126,7 +127,8 @@ pub enum Verdict {
     Old,
 }
 
-/// Judges one look, by what the first looks have found. `routers` are those of the cluster; none if its servers are asked.
+/// Judges one look, by what the first looks have found. `routers` are those of the cluster; none if its servers are
+/// asked.
 pub fn judge(sample: &Sample, baselines: &[Baseline], routers: &[String], look: &Look) -> Verdict {
     let item = match &look.seen {
         Seen::Absent | Seen::Hidden => return Verdict::Absent,
@@ -244,8 +246,8 @@ mod tests {
         }
     }
 
-    /// The router that was asked at first was restarted since, so another one is asked. Each value that was filled after
-    /// the delete was undecided then.
+    /// The router that was asked at first was restarted since, so another one is asked. Each value that was filled
+    /// after the delete was undecided then.
     #[test]
     fn the_first_look_by_another_router_of_the_cluster_counts() {
         let routers = ["r".to_owned(), "r2".to_owned()];

@@ -1,5 +1,5 @@
-//! The verdict against a world in which it is known when the value was stored: "old" is never wrong, whatever the clocks
-//! and delays, and is found whenever the value is some seconds older than the commit.
+//! The verdict against a world in which it is known when the value was stored: "old" is never wrong, whatever the
+//! clocks and delays, and is found whenever the value is some seconds older than the commit.
 
 use lookaside_invalidator::Position;
 use lookaside_monitor::sampling::{
@@ -8,8 +8,8 @@ use lookaside_monitor::sampling::{
 use proptest::prelude::*;
 use std::time::SystemTime;
 
-/// The longest time that a value may be older than the commit without being found: between two look-ups of the end of the
-/// log, between two marks of the server, and for a part of the time that lies between store and look.
+/// The longest time that a value may be older than the commit without being found: between two look-ups of the end of
+/// the log, between two marks of the server, and for a part of the time that lies between store and look.
 const UNDECIDED_MS_MAX: u64 = 2_100;
 
 /// Times in true microseconds.

@@ -119,8 +119,8 @@ impl Watched {
     }
 }
 
-/// The router that was asked first is killed, and another one is asked from then on. Each value that was filled after the
-/// delete, but not five seconds after it, was undecided: a third of all in a measurement with faults.
+/// The router that was asked first is killed, and another one is asked from then on. Each value that was filled after
+/// the delete, but not five seconds after it, was undecided: a third of all in a measurement with faults.
 #[tokio::test(start_paused = true)]
 async fn a_value_that_another_router_finds_is_new_if_it_was_not_there_at_first() {
     let is_killed = Arc::new(Mutex::new(false));

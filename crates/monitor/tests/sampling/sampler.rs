@@ -406,7 +406,8 @@ fn every_server_of_a_cluster_counts_and_the_worst_is_its_verdict() {
     assert_eq!(cluster.counts().next().map(|(_, counts)| (counts.old, counts.failed)), Some((1, 0)));
 }
 
-/// The first look has found nothing. The monitor is restarted, and asks another server, which has had a value all along.
+/// The first look has found nothing. The monitor is restarted, and asks another server, which has had a value all
+/// along.
 #[test]
 fn a_first_look_at_another_server_does_not_make_an_item_new() {
     let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::NeverCached)], 100);

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A page that has bound its own name to this address can choose the method too, and so a first line with a known verb
-//! (`gets / HTTP/1.1`). Then `Host:`, which every browser sends next, ends the connection. The first line itself changes
-//! nothing, because `/...` and `HTTP/1.1` are valid only as keys, and a page cannot send `get` and `delete` in lower case.
-//! `lease-get` would take leases for both words, so it is closed by [`ends_like_request_line`].
+//! (`gets / HTTP/1.1`). Then `Host:`, which every browser sends next, ends the connection. The first line itself
+//! changes nothing, because `/...` and `HTTP/1.1` are valid only as keys, and a page cannot send `get` and `delete` in
+//! lower case. `lease-get` would take leases for both words, so it is closed by [`ends_like_request_line`].
 //!
 //! A TLS handshake carries bytes that the other side chose earlier, in session identifiers and tickets. A server that
 //! redirects its TLS clients to this port could put commands into them.

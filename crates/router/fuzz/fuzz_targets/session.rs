@@ -1,6 +1,6 @@
 //! Any bytes to a session of the router over a fake route: the same replies, the same requests to the servers, and the
-//! same end, wherever the bytes are cut, before the client has logged in and after. The first three bytes are parameters:
-//! the lengths of two alternating pieces, and how the client must log in.
+//! same end, wherever the bytes are cut, before the client has logged in and after. The first three bytes are
+//! parameters: the lengths of two alternating pieces, and how the client must log in.
 #![no_main]
 
 #[path = "../../tests/exchange/exchange.rs"]

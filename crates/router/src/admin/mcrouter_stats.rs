@@ -176,13 +176,7 @@ impl StatsView<'_> {
 
     /// mcrouter's operations with the requests of clients.
     fn operations(&self) -> Vec<(String, u64)> {
-        let by_class: BTreeMap<&str, u64> =
-            CommandClass::ALL.into_iter().map(|class| (class.name(), self.requests_of(class))).collect();
-        let of_verb = |verb| {
-            let name = verb_name(verb);
-            let count = by_class.get(&*name).copied().unwrap_or(0);
-            (name, count)
-        };
+        let of_verb = |verb| (verb_name(verb), self.requests_of(CommandClass::Verb(verb)));
         let flushes = self.shared.sum_counters().cmd_flush;
         let others = OTHER_OPERATIONS.into_iter().zip([flushes, 0]).map(|(name, count)| (name.to_owned(), count));
         Verb::ALL.into_iter().map(of_verb).chain(others).collect()
@@ -201,11 +195,11 @@ impl StatsView<'_> {
     }
 }
 
-/// Clients' requests by how they ended. `count` is asked once for each pair, while other threads count on: a difference of
-/// two sums over the same counters could be negative.
+/// Clients' requests by how they ended. `count` is asked once for each pair, while other threads count on: a difference
+/// of two sums over the same counters could be negative.
 fn request_counts(count: impl Fn(CommandClass, ResultClass) -> u64) -> Vec<Count> {
     let (mut errors, mut successes) = (0, 0);
-    for class in CommandClass::ALL {
+    for class in CommandClass::all() {
         for result in ResultClass::ALL {
             let sum = match result {
                 ResultClass::Error | ResultClass::Unavailable => &mut errors,

@@ -1,8 +1,8 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
-//! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
-//! (`coverage`, `coverage(ID)`), three for the invalidator (`start_gate`, `caught_up(TOKEN,SOURCE)`, `flush_prefix(PREFIX)`), and
-//! one for clients that read servers directly (`read_permit`), and `explain(VERB,KEY)`. A name that is unknown is a hit, as
-//! it is in mcrouter: `ERROR: unknown command: NAME`.
+//! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the
+//! configuration (`coverage`, `coverage(ID)`), three for the invalidator (`start_gate`, `caught_up(TOKEN,SOURCE)`,
+//! `flush_prefix(PREFIX)`), and one for clients that read servers directly (`read_permit`), and `explain(VERB,KEY)`. A
+//! name that is unknown is a hit, as it is in mcrouter: `ERROR: unknown command: NAME`.
 //!
 //! | key | value |
 //! |---|---|

@@ -152,7 +152,7 @@ const COUNTER_METRICS: &[CounterMetric] = &[
 
 fn write_requests(sources: &[Arc<dyn StatsSource>], delta: &CounterDelta, out: &mut Exposition) {
     out.family("requests_total", Counter, "Clients' requests, keys of a get one by one, by verb and result.");
-    for class in CommandClass::ALL {
+    for class in CommandClass::all() {
         for result in ResultClass::ALL {
             let count: u64 = sources.iter().map(|source| source.results().count(class, result)).sum();
             out.sample(&[("verb", class.name()), ("result", result.name())], count);

@@ -27,7 +27,7 @@ use crate::stats::plain_leases;
 use crate::tree::Tree;
 use lookaside_client::WindowStatistics;
 use lookaside_protocol::text::END;
-use lookaside_routing::BackgroundStatistics;
+use lookaside_routing::{BackgroundStatistics, Verb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -187,12 +187,12 @@ impl StatsView<'_> {
         for (name, value) in self.shared.sum_counters().named() {
             write_stat(name, value, out);
         }
-        write_stat("touch_hits", self.sum_results(CommandClass::Touch, ResultClass::Ok), out);
-        write_stat("touch_misses", self.sum_results(CommandClass::Touch, ResultClass::Miss), out);
+        write_stat("touch_hits", self.sum_results(CommandClass::Verb(Verb::Touch), ResultClass::Ok), out);
+        write_stat("touch_misses", self.sum_results(CommandClass::Verb(Verb::Touch), ResultClass::Miss), out);
     }
 
     fn write_in(&self, out: &mut Vec<u8>) {
-        for class in CommandClass::ALL {
+        for class in CommandClass::all() {
             let sum: u64 = ResultClass::ALL.iter().map(|result| self.sum_results(class, *result)).sum();
             write_stat(&format!("cmd_{}_in", class.name()), sum, out);
         }
@@ -205,7 +205,7 @@ impl StatsView<'_> {
     }
 
     fn write_errors(&self, out: &mut Vec<u8>) {
-        for class in CommandClass::ALL {
+        for class in CommandClass::all() {
             for result in [ResultClass::Miss, ResultClass::Error, ResultClass::Unavailable] {
                 let name = format!("cmd_{}_{}", class.name(), result.name());
                 write_stat(&name, self.sum_results(class, result), out);

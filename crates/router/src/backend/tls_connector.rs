@@ -3,9 +3,9 @@
 //!
 //! A caller names only an address; the newest configuration has the policy for it. A tree pins the TLS policies of its
 //! own configuration, so that a newer one that makes a server plain holds only for the trees that are built from it.
-//! Connecting includes the handshake, so the caller's connect timeout bounds that too. A server whose certificate cannot
-//! be verified counts as one that cannot be connected to, and becomes TKO. The reason is logged once, until a handshake
-//! succeeds.
+//! Connecting includes the handshake, so the caller's connect timeout bounds that too. A server whose certificate
+//! cannot be verified counts as one that cannot be connected to, and becomes TKO. The reason is logged once, until a
+//! handshake succeeds.
 //!
 //! After a reload a replay may still connect to a server that the new configuration does not name. Its policy stays:
 //! only a configuration that names a server can make its connections plain.

@@ -25,8 +25,8 @@ pub(super) fn options_as_given(matches: &ArgMatches) -> Vec<(String, String)> {
 /// mcrouter's flags that are no options.
 const NO_OPTIONS: [&str; 5] = ["D", "b", "d", "help", "version"];
 
-/// The options `own` of this router, and those of mcrouter's names that are missing there: a configuration may use any of
-/// them. Of a flag that is no option here, its value in `without_effect` or else mcrouter's default.
+/// The options `own` of this router, and those of mcrouter's names that are missing there: a configuration may use any
+/// of them. Of a flag that is no option here, its value in `without_effect` or else mcrouter's default.
 pub(super) fn add_mcrouters_names(
     own: Vec<(String, String)>,
     without_effect: &BTreeMap<&str, String>,

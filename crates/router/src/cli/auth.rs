@@ -19,8 +19,8 @@ pub struct AuthOptions {
     /// binary protocol is off then. SIGHUP reloads the file
     #[arg(short = 'Y', long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
-    /// With -S or -Y, close connections whose client has not logged in after this time, in milliseconds; 0 for no limit.
-    /// The server's flag is --login-timeout, in seconds
+    /// With -S or -Y, close connections whose client has not logged in after this time, in milliseconds; 0 for no
+    /// limit. The server's flag is --login-timeout, in seconds
     #[arg(long, value_name = "MS", default_value_t = LOGIN_TIMEOUT.as_millis() as u32, value_parser = clap::value_parser!(u32).range(0..=3_600_000))]
     pub login_timeout_ms: u32,
     /// Log in at the routers of --spool-peers (their -Y), with the line user:password in this file, which is read for

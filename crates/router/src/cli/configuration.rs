@@ -25,8 +25,8 @@ pub struct ConfigurationOptions {
     /// The password of the user in etcd://USER@...; better given in the environment, which other users cannot see
     #[arg(long, value_name = "PASSWORD", env = "LOOKASIDE_ETCD_PASSWORD", hide_env_values = true)]
     pub etcd_password: Option<String>,
-    /// Keep a copy of each file of the configuration in force below this folder, in DIR/SERVICE/PORT, and start from it if
-    /// a file cannot be read or is wrong; not used with --config-cache
+    /// Keep a copy of each file of the configuration in force below this folder, in DIR/SERVICE/PORT, and start from it
+    /// if a file cannot be read or is wrong; not used with --config-cache
     #[arg(long, value_name = "DIR")]
     pub config_dump_root: Option<PathBuf>,
     /// Do not start from copies that are older than this, in seconds; 0 for never

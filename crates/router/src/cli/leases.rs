@@ -12,8 +12,8 @@ pub struct LeaseOptions {
     /// configuration does the same for some keys. The servers must know lease-get
     #[arg(long)]
     pub leases: bool,
-    /// With --leases, over which connections a client may store what it has missed: the one of its miss, or all from its
-    /// address, for clients with pools of connections
+    /// With --leases, over which connections a client may store what it has missed: the one of its miss, or all from
+    /// its address, for clients with pools of connections
     #[arg(long, value_name = "connection|address", default_value = "connection", requires = "leases")]
     pub lease_scope: LeaseScope,
     /// With --leases, what a set, add or replace does whose client has not missed its key: it is refused (NOT_STORED),

@@ -43,8 +43,8 @@ pub struct ListenOptions {
     /// The unix socket's access mode, in octal: the users that may connect
     #[arg(long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     pub unix_mode: u32,
-    /// Take over the listening socket that the parent of this process has opened as this descriptor, and open no other. Its
-    /// clients use no TLS
+    /// Take over the listening socket that the parent of this process has opened as this descriptor, and open no other.
+    /// Its clients use no TLS
     #[arg(long, value_name = "FD", default_value_t = -1, allow_negative_numbers = true)]
     pub listen_sock_fd: i32,
     /// Queue of connections to accept, per thread

@@ -83,12 +83,12 @@ pub struct Options {
     /// Passwords.
     #[command(flatten)]
     pub auth: AuthOptions,
-    /// Threads, each with its own connections to the servers; 0 or `auto` for one per core. One is enough until it is busy
-    /// most of the time: further ones open as many connections again
+    /// Threads, each with its own connections to the servers; 0 or `auto` for one per core. One is enough until it is
+    /// busy most of the time: further ones open as many connections again
     #[arg(long, value_name = "THREADS", default_value = "1", value_parser = parse_threads)]
     pub num_proxies: u16,
-    /// Maximum simultaneous client connections, over all threads; for one more, the least recently used one that waits for
-    /// its client is closed. 0 for no limit, 1 for what the limit on open files allows
+    /// Maximum simultaneous client connections, over all threads; for one more, the least recently used one that waits
+    /// for its client is closed. 0 for no limit, 1 for what the limit on open files allows
     #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32)]
     pub max_conns: u32,
     /// Disconnect clients that send nothing for this many seconds; 0 for never
@@ -127,7 +127,8 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub wait_for_invalidator: u32,
     /// How many databases the keys of this cluster come from: --wait-for-invalidator waits until the invalidators of as
-    /// many have caught up. A database is known by the host, port and name in its --source, so a standby must have the same
+    /// many have caught up. A database is known by the host, port and name in its --source, so a standby must have the
+    /// same
     #[arg(long, value_name = "DATABASES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub wait_for_sources: u32,
     /// A unix socket at which the next router takes over from this one. Only this router's user may connect; only that
@@ -159,8 +160,8 @@ pub struct Options {
     /// Append the log to this file, instead of writing it to standard error
     #[arg(short = 'L', long, value_name = "FILE")]
     pub log_path: Option<PathBuf>,
-    /// The level of the log: -v or 1 adds debug events, -vv or 2 everything. RUST_LOG overrides it; the command verbosity
-    /// changes it
+    /// The level of the log: -v or 1 adds debug events, -vv or 2 everything. RUST_LOG overrides it; the command
+    /// verbosity changes it
     #[arg(short, long, visible_alias = "verbose", value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: u32,
     /// Format of the log: text, or json with an object per event

@@ -12,13 +12,13 @@ pub struct RouteOptions {
     /// Route keys whose prefix names no tree as keys without a prefix; otherwise they are errors
     #[arg(long)]
     pub send_invalid_route_to_default: bool,
-    /// Answer a request for several clusters (`/*/*/key`) when the first of them has, that of --route-prefix if it is one
-    /// of them, as mcrouter does; the others get it in the background. A delete that fails there is not reported, so not
-    /// for routers that an invalidator uses
+    /// Answer a request for several clusters (`/*/*/key`) when the first of them has, that of --route-prefix if it is
+    /// one of them, as mcrouter does; the others get it in the background. A delete that fails there is not reported,
+    /// so not for routers that an invalidator uses
     #[arg(long)]
     pub broadcast_in_background: bool,
-    /// Let clients read only: set, add, replace, append, prepend, cas and lease-set are NOT_STORED, delete, touch, incr and
-    /// decr NOT_FOUND, and flush_all is refused
+    /// Let clients read only: set, add, replace, append, prepend, cas and lease-set are NOT_STORED, delete, touch, incr
+    /// and decr NOT_FOUND, and flush_all is refused
     #[arg(long)]
     pub allow_only_gets: bool,
     /// Log each request with its outcome: keys, not values

@@ -18,16 +18,17 @@ pub struct ServerOptions {
     /// Limit on connecting to a server, in milliseconds [default: the server timeout]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     pub connect_timeout: Option<u32>,
-    /// Connect to all servers at the start, and again when a connection has ended, so that a dead server is found before a
-    /// request waits for it; so it is with --take-over, and if a pool has spares. By default a connection is made when a
-    /// request needs it. Each thread has its own
+    /// Connect to all servers at the start, and again when a connection has ended, so that a dead server is found
+    /// before a request waits for it; so it is with --take-over, and if a pool has spares. By default a connection is
+    /// made when a request needs it. Each thread has its own
     #[arg(long)]
     pub connect_ahead: bool,
     /// Once a server of a request has timed out, limit on the time of all further ones, such as the gutter, in
     /// milliseconds: a page costs at most one timeout and this. 0 for none. Deletes are not limited
     #[arg(long, value_name = "MS", default_value_t = FAILOVER_TIMEOUT.as_millis() as u32)]
     pub failover_timeout: u32,
-    /// Delay before the first probe of a TKO server, in milliseconds; one and a half times as long for each further probe
+    /// Delay before the first probe of a TKO server, in milliseconds; one and a half times as long for each further
+    /// probe
     #[arg(short = 'r', long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_initial: u32,
     /// Longest delay between two probes, in milliseconds, before jitter of up to 50 % more (mcrouter: 60000). After a
@@ -75,7 +76,8 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The options of every server of a process that is to take over from another one, or not. All threads must share the result of one call: it has the TKO trackers.
+    /// The options of every server of a process that is to take over from another one, or not. All threads must share
+    /// the result of one call: it has the TKO trackers.
     pub fn destination_options(&self, is_takeover: bool) -> DestinationOptions {
         DestinationOptions {
             outstanding_requests_max: self.target_max_pending as usize + self.target_max_inflight_requests as usize,

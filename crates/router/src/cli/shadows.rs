@@ -17,7 +17,8 @@ pub struct ShadowOptions {
     /// The lease tokens that each shadow remembers, so that it accepts the copy of a fill; 0 for a million
     #[arg(long, value_name = "TOKENS", default_value_t = SHADOW_TOKENS_MAX as u32)]
     pub max_shadow_token_map_size: u32,
-    /// Maximum copies for shadows that one server has not answered, per thread; further ones are dropped. 0 for no limit
+    /// Maximum copies for shadows that one server has not answered, per thread; further ones are dropped. 0 for no
+    /// limit
     #[arg(long, value_name = "REQUESTS", default_value_t = SHADOW_OUTSTANDING_MAX as u32)]
     pub target_max_shadow_requests: u32,
 }

@@ -19,8 +19,8 @@ pub(super) fn etcd_network(source: &Source, certificates: &Arc<Certificates>) ->
     Ok(network)
 }
 
-/// The text of the configuration as it is now, read as a router with these certificates reads it. Blocks, so it must not
-/// be called inside a runtime.
+/// The text of the configuration as it is now, read as a router with these certificates reads it. Blocks, so it must
+/// not be called inside a runtime.
 pub fn read_source(source: &Source, certificates: CertificatePaths) -> Result<String, String> {
     let files =
         TlsFiles { clients: CertificatePaths::default(), servers: certificates, handshake_max: Duration::default() };

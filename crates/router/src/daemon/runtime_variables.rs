@@ -16,7 +16,8 @@ pub(super) struct RuntimeVariablesFile {
 }
 
 impl RuntimeVariablesFile {
-    /// Reads the file. If it cannot be read, or is wrong, that is logged, and there are no variables until it is mended.
+    /// Reads the file. If it cannot be read, or is wrong, that is logged, and there are no variables until it is
+    /// mended.
     pub(super) fn read(options: &ShadowOptions) -> RuntimeVariablesFile {
         let settings = ShadowSettings {
             variables: RuntimeVariables::default(),

@@ -7,7 +7,8 @@
 //! | a value over the limit; a wrong meta command, which mcrouter does not know | as memcached | stays |
 //! | anything else | `CLIENT_ERROR malformed request` | closed; all behind it is dropped |
 //!
-//! A `metaget` with such a key is refused whole. Only lines that the parser has refused come here, so others cost nothing. `stats` replies to unknown groups itself.
+//! A `metaget` with such a key is refused whole. Only lines that the parser has refused come here, so others cost
+//! nothing. `stats` replies to unknown groups itself.
 
 use lookaside_protocol::{KEY_BYTES_MAX, refusal};
 

@@ -28,9 +28,9 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// Limits on clients' commands.
     pub limits: Limits,
-    /// The limit on open client connections, over all threads. For one more, the thread that accepts it closes the least
-    /// recently used one of its own that waits for its client; without any, the new one gets an error and is closed.
-    /// Default 10,000, at least 1.
+    /// The limit on open client connections, over all threads. For one more, the thread that accepts it closes the
+    /// least recently used one of its own that waits for its client; without any, the new one gets an error and is
+    /// closed. Default 10,000, at least 1.
     pub connections_max: usize,
     /// A get that no server answered is a miss instead of an error. Default false. With it an application cannot
     /// distinguish an outage from an empty cache.
@@ -42,13 +42,13 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// The users that may log in. Default `None`: clients are served without.
     pub users: Option<Arc<Users>>,
-    /// Clients that have not logged in after this time are disconnected, if there are users. Default 30 s; `None` for no
-    /// limit.
+    /// Clients that have not logged in after this time are disconnected, if there are users. Default 30 s; `None` for
+    /// no limit.
     pub login_timeout: Option<Duration>,
     /// Clients that send nothing for this long are disconnected. Default `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// Clients that read none of their replies for this long are disconnected. Default [`WRITE_STALL_MAX`]; `None`: they
-    /// are not.
+    /// Clients that read none of their replies for this long are disconnected. Default [`WRITE_STALL_MAX`]; `None`:
+    /// they are not.
     pub client_timeout: Option<Duration>,
     /// The requests of one client that may be in progress; beyond, its socket is not read. A get of more keys is in
     /// progress alone. Default [`CLIENT_REQUESTS_MAX`].

@@ -7,9 +7,9 @@
 //!   META a age: 12; exptime: 0; from: unknown; is_transient: 0    END       to the client
 //! ```
 //!
-//! Servers do not know `metaget`. An `me` counts as one in the tree of routes ([`lookaside_routing::Verb::Metaget`]), and
-//! leaves the item as it is: it is not taken for an access. The age is the time since the last access, the exptime is
-//! absolute, 0 for never, and the address of the writer is not known.
+//! Servers do not know `metaget`. An `me` counts as one in the tree of routes ([`lookaside_routing::Verb::Metaget`]),
+//! and leaves the item as it is: it is not taken for an access. The age is the time since the last access, the exptime
+//! is absolute, 0 for never, and the address of the writer is not known.
 
 use bytes::Bytes;
 use lookaside_protocol::meta::{MetaOperation, MetaVerb};

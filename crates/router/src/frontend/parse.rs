@@ -26,7 +26,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::meta::MetaVerb;
 use lookaside_protocol::text::{CloseReason, Limits, Parsed, parse_command};
 use lookaside_protocol::{Command, Keys, Operation, Request};
-use lookaside_routing::Batch;
+use lookaside_routing::{Batch, Verb};
 use std::ops::Range;
 
 /// The most requests in a batch, unless one get alone has more keys: the line limit bounds those. More would only
@@ -252,7 +252,7 @@ impl ParsedBatch {
 
     /// Adds a `get` or `gets` of `keys`, none of which the router answers itself.
     fn push_get(&mut self, keys: Bytes, cas: bool) {
-        let class = if cas { CommandClass::Gets } else { CommandClass::Get };
+        let class = CommandClass::Verb(if cas { Verb::Gets } else { Verb::Get });
         for key in Keys::from_checked(&keys) {
             self.batch.push(Request { key: keys.slice(span_in(&keys, key)), operation: Operation::Get { cas } });
         }
@@ -266,8 +266,8 @@ impl ParsedBatch {
         }
     }
 
-    /// Adds a get, the line without the keys that cannot be read. False if `line` is none, or must be a batch of its own
-    /// and there are others before it.
+    /// Adds a get, the line without the keys that cannot be read. False if `line` is none, or must be a batch of its
+    /// own and there are others before it.
     fn push_get_of_others(&mut self, line: &[u8], limits: &Limits) -> bool {
         let Parsed::Command { command: command @ Command::Retrieve { .. }, .. } = parse_command(line, limits) else {
             return false;
@@ -287,7 +287,7 @@ impl ParsedBatch {
     /// Adds a delete to the batch, in place of a set that was refused.
     fn push_delete(&mut self, key: Bytes) -> ReplyKey {
         self.batch.push(Request { key: key.clone(), operation: Operation::Delete { hold_off_ms: 0 } });
-        ReplyKey { bytes: key, class: CommandClass::Delete }
+        ReplyKey { bytes: key, class: CommandClass::Verb(Verb::Delete) }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::Counters;
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, meta::MetaStatus, text};
-use lookaside_routing::Outcome;
+use lookaside_routing::{Outcome, Verb};
 
 /// Writes replies and counts them.
 #[derive(Debug)]
@@ -46,9 +46,10 @@ impl ReplyWriter<'_> {
         None
     }
 
-    /// Writes the reply for one key of a `metaget`, at `unix_s`. Returns the line to end it with; `None` unless it failed.
+    /// Writes the reply for one key of a `metaget`, at `unix_s`. Returns the line to end it with; `None` unless it
+    /// failed.
     pub fn write_metadata(&mut self, key: &[u8], unix_s: u64, outcome: Outcome) -> Option<Vec<u8>> {
-        self.count(CommandClass::Metaget, &outcome);
+        self.count(CommandClass::Verb(Verb::Metaget), &outcome);
         match outcome {
             Ok(Reply::Meta(meta)) if meta.status == MetaStatus::Debug => {
                 metaget::compose_line(key, &meta.flags, unix_s, self.out);
@@ -77,8 +78,8 @@ impl ReplyWriter<'_> {
 
     fn count_keys(&self, class: CommandClass, keys: u64) {
         match class {
-            CommandClass::LeaseGet => self.counters.cmd_lease_get.add(keys),
-            CommandClass::Gat | CommandClass::Gats => self.counters.cmd_gat.add(keys),
+            CommandClass::Verb(Verb::LeaseGet) => self.counters.cmd_lease_get.add(keys),
+            CommandClass::Verb(Verb::Gat | Verb::Gats) => self.counters.cmd_gat.add(keys),
             _ => self.counters.cmd_get.add(keys),
         }
     }
@@ -144,30 +145,26 @@ impl ReplyWriter<'_> {
         let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
         let counters = self.counters;
         match class {
-            CommandClass::Get
-            | CommandClass::Gets
-            | CommandClass::Gat
-            | CommandClass::Gats
-            | CommandClass::LeaseGet
-            | CommandClass::Metaget => {}
-            CommandClass::Set
-            | CommandClass::Add
-            | CommandClass::Replace
-            | CommandClass::Append
-            | CommandClass::Prepend
-            | CommandClass::Cas => counters.cmd_set.add(1),
-            CommandClass::LeaseSet => counters.cmd_lease_set.add(1),
-            CommandClass::Delete => counters.cmd_delete.add(1),
-            CommandClass::Incr | CommandClass::Decr => counters.cmd_arithmetic.add(1),
-            CommandClass::Touch => counters.cmd_touch.add(1),
+            CommandClass::Verb(verb) => match verb {
+                Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::LeaseGet | Verb::Metaget => {}
+                Verb::Set | Verb::Add | Verb::Replace | Verb::Append | Verb::Prepend | Verb::Cas => {
+                    counters.cmd_set.add(1);
+                }
+                Verb::LeaseSet => counters.cmd_lease_set.add(1),
+                Verb::Delete => counters.cmd_delete.add(1),
+                Verb::Incr | Verb::Decr => counters.cmd_arithmetic.add(1),
+                Verb::Touch => counters.cmd_touch.add(1),
+            },
             CommandClass::Meta => counters.cmd_meta.add(1),
         }
         match (class, outcome) {
-            (CommandClass::Delete, Ok(Reply::Deleted)) => counters.delete_hits.add(1),
-            (CommandClass::Delete, Ok(Reply::NotFound)) => counters.delete_misses.add(1),
-            (CommandClass::Delete, _) => counters.delete_failures.add(1),
-            (CommandClass::LeaseSet, Ok(Reply::Stored)) => counters.lease_sets_stored.add(1),
-            (CommandClass::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => counters.lease_sets_void.add(1),
+            (CommandClass::Verb(Verb::Delete), Ok(Reply::Deleted)) => counters.delete_hits.add(1),
+            (CommandClass::Verb(Verb::Delete), Ok(Reply::NotFound)) => counters.delete_misses.add(1),
+            (CommandClass::Verb(Verb::Delete), _) => counters.delete_failures.add(1),
+            (CommandClass::Verb(Verb::LeaseSet), Ok(Reply::Stored)) => counters.lease_sets_stored.add(1),
+            (CommandClass::Verb(Verb::LeaseSet), Ok(Reply::StaleStored | Reply::NotStored)) => {
+                counters.lease_sets_void.add(1);
+            }
             _ if failed => counters.other_failures.add(1),
             _ => {}
         }
@@ -187,8 +184,11 @@ mod tests {
     use lookaside_protocol::meta::MetaReply;
     use lookaside_routing::{Failure, TkoReason};
 
-    fn reply_key(class: CommandClass) -> ReplyKey {
-        ReplyKey { bytes: Bytes::from_static(b"user:1"), class }
+    const GET: CommandClass = CommandClass::Verb(Verb::Get);
+    const LEASE_GET: CommandClass = CommandClass::Verb(Verb::LeaseGet);
+
+    fn reply_key(verb: Verb) -> ReplyKey {
+        ReplyKey { bytes: Bytes::from_static(b"user:1"), class: CommandClass::Verb(verb) }
     }
 
     fn write_with(miss_on_get_errors: bool, run: impl FnOnce(&mut ReplyWriter<'_>)) -> (String, CounterDelta) {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn failed_get_ends_with_an_error_without_the_key() {
         let (text, delta) = write_with(false, |writer| {
-            let line = writer.write_item(b"user:1", CommandClass::Get, Err(Failure::TimedOut));
+            let line = writer.write_item(b"user:1", GET, Err(Failure::TimedOut));
             writer.end_get(line);
         });
         assert_eq!(text, "SERVER_ERROR Reply timeout\r\n");
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn failed_get_is_a_miss_with_miss_on_get_errors() {
         let (text, delta) = write_with(true, |writer| {
-            let line = writer.write_item(b"user:1", CommandClass::Get, Err(Failure::TimedOut));
+            let line = writer.write_item(b"user:1", GET, Err(Failure::TimedOut));
             writer.end_get(line);
         });
         assert_eq!(text, "END\r\n");
@@ -227,8 +227,8 @@ mod tests {
     fn error_reply_of_a_server_is_unchanged() {
         let reply = || Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of memory"))));
         let (text, _) = write_with(false, |writer| {
-            writer.write_single(&reply_key(CommandClass::Set), false, reply());
-            let line = writer.write_item(b"user:1", CommandClass::Get, reply());
+            writer.write_single(&reply_key(Verb::Set), false, reply());
+            let line = writer.write_item(b"user:1", GET, reply());
             writer.end_get(line);
         });
         assert_eq!(text, "SERVER_ERROR out of memory\r\nSERVER_ERROR out of memory\r\n");
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn unexpected_reply_to_a_get_is_an_error() {
         let (text, _) = write_with(false, |writer| {
-            let line = writer.write_item(b"user:1", CommandClass::Get, Ok(Reply::Stored));
+            let line = writer.write_item(b"user:1", GET, Ok(Reply::Stored));
             writer.end_get(line);
         });
         assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request\r\n");
@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn noreply_command_has_no_reply_and_is_counted() {
         let (text, delta) = write_with(false, |writer| {
-            writer.write_single(&reply_key(CommandClass::Delete), true, Err(Failure::Tko(TkoReason::ConnectFailed)));
-            writer.write_single(&reply_key(CommandClass::Delete), true, Ok(Reply::Deleted));
+            writer.write_single(&reply_key(Verb::Delete), true, Err(Failure::Tko(TkoReason::ConnectFailed)));
+            writer.write_single(&reply_key(Verb::Delete), true, Ok(Reply::Deleted));
         });
         assert_eq!(text, "");
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn text_of_a_route_cannot_break_the_line() {
         let (text, _) = write_with(false, |writer| {
-            writer.write_single(&reply_key(CommandClass::Set), false, Err(Failure::NoRoute("no\r\nSTORED\r\n".into())));
+            writer.write_single(&reply_key(Verb::Set), false, Err(Failure::NoRoute("no\r\nSTORED\r\n".into())));
         });
         assert_eq!(text, "SERVER_ERROR no route: noSTORED\r\n");
     }
@@ -292,8 +292,8 @@ mod tests {
     fn lease_misses_are_counted_by_kind() {
         let lease = |token| Ok(Reply::Lease { token, flags: 0, stale: None });
         let (text, delta) = write_with(false, |writer| {
-            assert_eq!(writer.write_item(b"user:1", CommandClass::LeaseGet, lease(LeaseToken(77))), None);
-            assert_eq!(writer.write_item(b"user:1", CommandClass::LeaseGet, lease(LeaseToken::HOT_MISS)), None);
+            assert_eq!(writer.write_item(b"user:1", LEASE_GET, lease(LeaseToken(77))), None);
+            assert_eq!(writer.write_item(b"user:1", LEASE_GET, lease(LeaseToken::HOT_MISS)), None);
             writer.end_get(None);
         });
         assert_eq!(text, "LVALUE user:1 77 0 0\r\n\r\nLVALUE user:1 1 0 0\r\n\r\nEND\r\n");

@@ -14,8 +14,8 @@
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
 //! written, unless all requests before them are deletes; so a client that sends without reading delays only itself and
-//! holds a bounded amount of memory. The mutations of a batch are executed even if the client has disconnected: a delete
-//! is not dropped for a broken connection.
+//! holds a bounded amount of memory. The mutations of a batch are executed even if the client has disconnected: a
+//! delete is not dropped for a broken connection.
 //!
 //! If clients must authenticate, [`login`] executes what they may do before, and for how long.
 //!
@@ -66,8 +66,8 @@ pub const READ_BYTES_MAX: usize = 64 << 10;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The capacity for replies that a session keeps between two batches, in bytes.
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
-/// A client that takes longer for its replies, or for a large command, than [`WRITE_STALL_MAX`] and a second for each of
-/// this many bytes is disconnected, too: with a byte now and then it would hold them for ever.
+/// A client that takes longer for its replies, or for a large command, than [`WRITE_STALL_MAX`] and a second for each
+/// of this many bytes is disconnected, too: with a byte now and then it would hold them for ever.
 pub const TRANSFER_BYTES_PER_S_MIN: usize = 64 << 10;
 
 /// Why a session ended.

@@ -1,11 +1,11 @@
-//! The clients of one thread in the order of their last requests: at the limit on connections the least recently used one
-//! is closed for a new client. No request waits for it.
+//! The clients of one thread in the order of their last requests: at the limit on connections the least recently used
+//! one is closed for a new client. No request waits for it.
 //!
-//! A session counts as used whenever it reads. It is closed only while it waits for its client, with nothing in progress:
-//! a batch that has begun is always answered. A command of which a part has arrived is in progress too, for as long as
-//! it may take: a client that never ends it must not hold its connection for ever. So an order that is found when it is
-//! needed suffices: a heap has each session by the use that was its last when it was put there, and one with a later use
-//! is put back.
+//! A session counts as used whenever it reads. It is closed only while it waits for its client, with nothing in
+//! progress: a batch that has begun is always answered. A command of which a part has arrived is in progress too, for
+//! as long as it may take: a client that never ends it must not hold its connection for ever. So an order that is found
+//! when it is needed suffices: a heap has each session by the use that was its last when it was put there, and one with
+//! a later use is put back.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -28,8 +28,8 @@ const ENDED_MAX: usize = 64;
 pub(crate) struct SessionActivity {
     /// The number of the last use in this thread.
     used_at: AtomicU64,
-    /// From when on it waits for its client with nothing in progress, by [`UseClock::now_ms`]; [`IN_PROGRESS`] if it does
-    /// not wait.
+    /// From when on it waits for its client with nothing in progress, by [`UseClock::now_ms`]; [`IN_PROGRESS`] if it
+    /// does not wait.
     waits_from_ms: AtomicU64,
 }
 
@@ -117,7 +117,8 @@ impl SessionLru {
         self.0.push(Reverse(LruEntry { used_at: activity.used_at.load(Relaxed), activity, task }));
     }
 
-    /// Closes the least recently used of the sessions that wait for their clients at this time. False if none was found.
+    /// Closes the least recently used of the sessions that wait for their clients at this time. False if none was
+    /// found.
     pub(crate) fn close_least_recently_used(&mut self, now_ms: u64) -> bool {
         let mut busy = Vec::new();
         let closed = loop {

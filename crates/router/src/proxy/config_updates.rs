@@ -80,8 +80,8 @@ impl ConfigUpdates {
         );
     }
 
-    /// A tree of the newest configurations that is ready. One that reaches a server by TLS which `old` reaches plain is not
-    /// waited for, also if it comes while another one is.
+    /// A tree of the newest configurations that is ready. One that reaches a server by TLS which `old` reaches plain is
+    /// not waited for, also if it comes while another one is.
     async fn build_ready_tree(&mut self, old: &Tree) -> Tree {
         let waiting_ends = sleep_until(Instant::now() + READY_MAX);
         let mut waiting_ends = pin!(waiting_ends);
@@ -168,7 +168,8 @@ mod tests {
         begin.elapsed()
     }
 
-    /// It waited until a server of the one before was connected to, or for two seconds, and sent keys in plain meanwhile.
+    /// It waited until a server of the one before was connected to, or for two seconds, and sent keys in plain
+    /// meanwhile.
     #[tokio::test(start_paused = true)]
     async fn a_configuration_that_secures_a_server_does_not_wait_behind_another_one() {
         let waited = apply_two(r#""a:1", "b:1""#, r#""a:1:ascii:ssl", "b:1""#).await;

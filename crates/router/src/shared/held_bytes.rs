@@ -1,5 +1,5 @@
-//! Counts of the bytes that sessions hold, over all threads: of values, of input, of deletes. What may be held is decided
-//! by the sessions; a count is only touched by those that hold much.
+//! Counts of the bytes that sessions hold, over all threads: of values, of input, of deletes. What may be held is
+//! decided by the sessions; a count is only touched by those that hold much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -40,8 +40,8 @@ impl HeldBytesPermit {
         self.total_bytes.fetch_add(change, Relaxed).wrapping_add(change)
     }
 
-    /// As [`HeldBytesPermit::resize`], unless all sessions together would hold more than `total_bytes_max`. A permit can
-    /// always shrink.
+    /// As [`HeldBytesPermit::resize`], unless all sessions together would hold more than `total_bytes_max`. A permit
+    /// can always shrink.
     pub(crate) fn try_resize(&mut self, bytes: usize, total_bytes_max: usize) -> bool {
         let bytes_before = self.bytes;
         let is_refused = self.resize(bytes) > total_bytes_max && bytes > bytes_before;

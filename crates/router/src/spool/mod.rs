@@ -16,7 +16,8 @@
 //! Invariants:
 //! * No delete is acknowledged before it is applied or spooled.
 //! * From the moment that a spooled delete is acknowledged, no thread of this process, and no client with a read permit
-//!   of it, reads or fills its server until the server has applied it. Requests that were sent before may still be answered.
+//!   of it, reads or fills its server until the server has applied it. Requests that were sent before may still be
+//!   answered.
 //! * An update that was sent before and never answered may be applied after the delete, because the server may read
 //!   the old connection later than the new one. A fill under a lease is refused then; a plain `set` is as unsafe here
 //!   as it is beside any delete (§3.2.1).
@@ -282,8 +283,9 @@ impl Spool {
         Err(AppendError::PeerUnreachable)
     }
 
-    /// Has the server at `address` flushed before it is read again. On success that is on disk, and the server is fenced
-    /// here, and for all clients that have a permit; a peer has flushed it, or it is fenced at all peers. The error says why the flush must not be acknowledged.
+    /// Has the server at `address` flushed before it is read again. On success that is on disk, and the server is
+    /// fenced here, and for all clients that have a permit; a peer has flushed it, or it is fenced at all peers. The
+    /// error says why the flush must not be acknowledged.
     pub(crate) async fn flush(&self, address: &Address) -> Result<(), String> {
         let server = self.server(address);
         self.writer.write(&server, WriteEntry::Flush).await.map_err(|error| error.to_string())?;

@@ -47,8 +47,8 @@ pub(super) fn fenced_query(router: RouterId) -> Vec<u8> {
 pub(super) struct FenceRequest {
     pub(super) router: RouterId,
     pub(super) number: u64,
-    /// How long the fence lasts unless it is renewed. `None` in a request of an earlier version: as long as those of the
-    /// receiver.
+    /// How long the fence lasts unless it is renewed. `None` in a request of an earlier version: as long as those of
+    /// the receiver.
     pub(super) duration: Option<Duration>,
     pub(super) server: Address,
 }

@@ -68,7 +68,8 @@ struct PeerSync<'a> {
     unreleased: BTreeSet<Address>,
     /// Requests for fences say how long these last.
     knows_durations: bool,
-    /// The peer has set a fence, and confirms it when permits of its clients have ended; or it is to be asked once more.
+    /// The peer has set a fence, and confirms it when permits of its clients have ended; or it is to be asked once
+    /// more.
     has_unconfirmed: bool,
     last_error: Option<PeerError>,
     /// What the log says.

@@ -8,14 +8,14 @@
 //!      S has applied A's backlog -> every peer, spool_release
 //! ```
 //!
-//! A peer that cannot reach S may take a whole server timeout to say so. Therefore the fences are requested before that,
-//! and over another connection; a peer that can reach S forwards within the 50 ms, and no router stops reading a server
-//! that only A cannot reach. A peer forwards for several servers at once, so a hung server delays no other.
+//! A peer that cannot reach S may take a whole server timeout to say so. Therefore the fences are requested before
+//! that, and over another connection; a peer that can reach S forwards within the 50 ms, and no router stops reading a
+//! server that only A cannot reach. A peer forwards for several servers at once, so a hung server delays no other.
 //!
-//! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for all of
-//! `peer_timeout`, counted from when the request arrived: that of the router which has the backlog, as the request says. So
-//! whatever is lost or delayed, A stops acknowledging before a peer's fence expires. A peer whose fence expires flushes S
-//! before it reads S again.
+//! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for all
+//! of `peer_timeout`, counted from when the request arrived: that of the router which has the backlog, as the request
+//! says. So whatever is lost or delayed, A stops acknowledging before a peer's fence expires. A peer whose fence
+//! expires flushes S before it reads S again.
 //!
 //! Invariant: from the moment that any router has acknowledged a delete that it spooled for a server, no router reads
 //! that server until it has applied the delete or was flushed. If a peer cannot be reached, the delete is not
@@ -208,8 +208,8 @@ impl Peers {
         }
     }
 
-    /// Whether nothing reads `server`: it has applied this router's backlog, or all peers fence it, or need not, and the
-    /// permits of this router, for which it waits, have ended.
+    /// Whether nothing reads `server`: it has applied this router's backlog, or all peers fence it, or need not, and
+    /// the permits of this router, for which it waits, have ended.
     async fn is_fenced(&self, server: &ServerLog) -> bool {
         let is_confirmed = |peer: &Peer| peer.is_confirmed(&server.address, self.confirmed_for);
         let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || is_confirmed(peer);
@@ -223,7 +223,8 @@ impl Peers {
         is_fenced
     }
 
-    /// Has all peers fence `server`, and waits for the permits of this router. False unless all peers have confirmed it.
+    /// Has all peers fence `server`, and waits for the permits of this router. False unless all peers have confirmed
+    /// it.
     async fn fence(&self, server: &ServerLog) -> bool {
         join(self.fence_at_peers(server), server.wait_for_permits(&self.read_permits)).await.0
     }

@@ -37,8 +37,8 @@ const IDENTITY_FOLDER: &str = "router";
 /// The names of peer fences in older builds.
 const OLD_FENCE_SUFFIX: &str = ".hold";
 
-/// All servers with a backlog or a peer fence, fenced. A peer fence is valid from now for as long as its router has asked
-/// for, and at least for `peer_fence_for`.
+/// All servers with a backlog or a peer fence, fenced. A peer fence is valid from now for as long as its router has
+/// asked for, and at least for `peer_fence_for`.
 pub(super) fn recover(
     disk: &dyn Disk,
     tko_trackers: &Arc<TkoTrackers>,
@@ -158,8 +158,8 @@ pub(super) fn peer_fence_text(duration: Duration) -> String {
     format!("fenced {}\n", duration.as_millis())
 }
 
-/// The longest time of its lines. `None` if the file does not say how long: a crash has left it empty, or an earlier version
-/// has written it.
+/// The longest time of its lines. `None` if the file does not say how long: a crash has left it empty, or an earlier
+/// version has written it.
 fn parse_peer_fence(text: &[u8]) -> Option<Duration> {
     let duration_ms = |line: &str| line.strip_prefix("fenced ")?.strip_suffix('\n')?.parse().ok();
     let durations = str::from_utf8(text).ok()?.split_inclusive('\n').filter_map(duration_ms);

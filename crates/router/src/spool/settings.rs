@@ -22,8 +22,8 @@ pub struct SpoolSettings {
     /// The other routers of the cluster, by the addresses where they serve clients. Each has a spool too. Default:
     /// none.
     pub peers: Vec<Address>,
-    /// If this router has a backlog and is silent for this long, its fences at the peers expire and they flush the server. A
-    /// fence whose request does not say how long it lasts is one of this duration, too. Default 10 s.
+    /// If this router has a backlog and is silent for this long, its fences at the peers expire and they flush the
+    /// server. A fence whose request does not say how long it lasts is one of this duration, too. Default 10 s.
     pub peer_timeout: Duration,
     /// The outcome of a delete that must be spooled while a peer is unreachable. Default: it fails.
     pub peer_missing: PeerMissing,

@@ -272,8 +272,8 @@ impl Writer {
         }
     }
 
-    /// Writes a peer's request, or a flush record. The file of a peer's fence is written before the fence is raised, and
-    /// removed after it was lowered: a crash in between leaves the server fenced, never unfenced.
+    /// Writes a peer's request, or a flush record. The file of a peer's fence is written before the fence is raised,
+    /// and removed after it was lowered: a crash in between leaves the server fenced, never unfenced.
     fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &WriteEntry) -> io::Result<()> {
         match *entry {
             WriteEntry::Deletes(_) => unreachable!("deletes are grouped by server"),
@@ -346,8 +346,8 @@ impl Writer {
         server.remove_files(&*self.disk, &replaced);
     }
 
-    /// Writes for how long the fence of `router` lasts after a restart. A longer time is appended to the file: at no moment
-    /// of a crash is there a fence without its file.
+    /// Writes for how long the fence of `router` lasts after a restart. A longer time is appended to the file: at no
+    /// moment of a crash is there a fence without its file.
     fn write_fence_file(
         &mut self,
         server: &ServerLog,
@@ -363,8 +363,8 @@ impl Writer {
         Ok(FenceFile { duration, bytes: file.bytes + text.len() as u64 })
     }
 
-    /// A flush record replaces segments and fences that may be synced already, and their files are removed next. So it is
-    /// synced first, unless no file is.
+    /// A flush record replaces segments and fences that may be synced already, and their files are removed next. So it
+    /// is synced first, unless no file is.
     fn write_flush_record(&mut self, server: &ServerLog, number: u64) -> io::Result<(u64, u64)> {
         let sync = self.fsync != Fsync::Never;
         let record = std::iter::once(Record::FlushAll);

@@ -7,7 +7,7 @@ use lookaside_telemetry::Counter;
 
 /// Counts by verb and result. Only the thread that serves the clients writes them.
 #[derive(Debug, Default)]
-pub struct VerbResults([[Counter; ResultClass::ALL.len()]; CommandClass::ALL.len()]);
+pub struct VerbResults([[Counter; ResultClass::ALL.len()]; CommandClass::COUNT]);
 
 /// The result of a request, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,16 +56,16 @@ impl ResultClass {
 
 impl VerbResults {
     pub(crate) fn record(&self, class: CommandClass, outcome: &Outcome) {
-        self.0[class as usize][ResultClass::of(outcome) as usize].add(1);
+        self.0[class.number()][ResultClass::of(outcome) as usize].add(1);
     }
 
     /// The same for values that were found.
     pub(crate) fn record_hits(&self, class: CommandClass, hits: u64) {
-        self.0[class as usize][ResultClass::Ok as usize].add(hits);
+        self.0[class.number()][ResultClass::Ok as usize].add(hits);
     }
 
     pub(crate) fn count(&self, class: CommandClass, result: ResultClass) -> u64 {
-        self.0[class as usize][result as usize].value()
+        self.0[class.number()][result as usize].value()
     }
 }
 
@@ -73,21 +73,22 @@ impl VerbResults {
 mod tests {
     use super::*;
     use lookaside_protocol::ErrorReply;
-    use lookaside_routing::Failure;
+    use lookaside_routing::{Failure, Verb};
 
     #[test]
     fn results_are_counted_by_verb() {
         let results = VerbResults::default();
-        results.record(CommandClass::Get, &Ok(Reply::Miss));
-        results.record(CommandClass::Delete, &Ok(Reply::Deleted));
-        results.record(CommandClass::Delete, &Ok(Reply::Error(ErrorReply::Unknown)));
+        results.record(CommandClass::Verb(Verb::Get), &Ok(Reply::Miss));
+        results.record(CommandClass::Verb(Verb::Delete), &Ok(Reply::Deleted));
+        results.record(CommandClass::Verb(Verb::Delete), &Ok(Reply::Error(ErrorReply::Unknown)));
         results.record(CommandClass::Meta, &Err(Failure::TimedOut));
         let counts = |class| ResultClass::ALL.map(|result| results.count(class, result));
-        assert_eq!(counts(CommandClass::Get), [0, 1, 0, 0]);
-        assert_eq!(counts(CommandClass::Delete), [1, 0, 1, 0]);
+        assert_eq!(counts(CommandClass::Verb(Verb::Get)), [0, 1, 0, 0]);
+        assert_eq!(counts(CommandClass::Verb(Verb::Delete)), [1, 0, 1, 0]);
         assert_eq!(counts(CommandClass::Meta), [0, 0, 0, 1]);
-        assert_eq!(counts(CommandClass::Set), [0; 4]);
-        assert!(CommandClass::ALL.iter().enumerate().all(|(at, class)| *class as usize == at));
+        assert_eq!(counts(CommandClass::Verb(Verb::Set)), [0; 4]);
+        assert!(CommandClass::all().enumerate().all(|(at, class)| class.number() == at));
+        assert_eq!(CommandClass::all().count(), CommandClass::COUNT);
         assert!(ResultClass::ALL.iter().enumerate().all(|(at, result)| *result as usize == at));
     }
 }

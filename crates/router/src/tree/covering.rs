@@ -12,19 +12,19 @@
 //!
 //! **The order.** The places of one configuration have replied before the next one's are sent anything, in the order in
 //! which the configurations were covered. A router may fill a key's new owner with the copy of the former one
-//! ([`super::former_owners`]): it takes a lease at the new owner first. Since a delete reaches the former owner first, the
-//! copy is either gone there, or the delete at the new owner is still to come, and voids the lease.
+//! ([`super::former_owners`]): it takes a lease at the new owner first. Since a delete reaches the former owner first,
+//! the copy is either gone there, or the delete at the new owner is still to come, and voids the lease.
 //! ```text
 //!   fill      lease at NEW ---- get at OLD ---- lease-set at NEW          voided
 //!   delete                                delete at OLD ---- delete at NEW
 //! ```
-//! This holds for a key whose places change once in that order. If they change to and fro, the former owner of one router
-//! is the new owner of another, and may be filled again behind the first delete: such a key is not copied
+//! This holds for a key whose places change once in that order. If they change to and fro, the former owner of one
+//! router is the new owner of another, and may be filled again behind the first delete: such a key is not copied
 //! ([`CoveredPlaces::is_owned`]). So what is copied from is never copied to.
 //!
-//! A server that hangs must not keep a key's present owner from being deleted from, which would be read meanwhile. So after
-//! [`EARLY_AFTER`] deletes are sent to all further places at once, and again in the order. What is deleted too often is
-//! only missed once more; what counts for the order, and for the reply, is the last delete.
+//! A server that hangs must not keep a key's present owner from being deleted from, which would be read meanwhile. So
+//! after [`EARLY_AFTER`] deletes are sent to all further places at once, and again in the order. What is deleted too
+//! often is only missed once more; what counts for the order, and for the reply, is the last delete.
 //!
 //! A request waits only for the servers to which deletes of its own key go first. A configuration with the same places
 //! as the one before it adds nothing. For others all places count, also those that the one before had: several former
@@ -84,8 +84,8 @@ impl CoveredPlaces {
         self.others.iter().map(|(_, covered)| covered)
     }
 
-    /// The places of a request's key under the other configurations, as far as neighbours in the order differ. An update
-    /// does not delete where it updates.
+    /// The places of a request's key under the other configurations, as far as neighbours in the order differ. An
+    /// update does not delete where it updates.
     pub(super) fn steps(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<CoveredStep<'_>>, Failure> {
         // If the routed tree refuses the delete, its own outcome is the failure.
         let routed = self.reads.places_of(request, context).unwrap_or_default();
@@ -115,9 +115,9 @@ impl CoveredPlaces {
     }
 
     /// Whether a stored key may be copied from its owner under the configuration `former` to its owner under the one
-    /// that is read. In the order of deletes its places change only once under the configurations that a router may read
-    /// by, and between these two: from places with the former owner to places without it. And no delete at the former
-    /// owner is left in the background when those at the new one are sent.
+    /// that is read. In the order of deletes its places change only once under the configurations that a router may
+    /// read by, and between these two: from places with the former owner to places without it. And no delete at the
+    /// former owner is left in the background when those at the new one are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
         let others = self.others.iter().map(|(placement, covered)| (placement, Some(covered)));
         let mut configs: Vec<(&Placement, Option<&CoveredConfig>)> = others.collect();
@@ -217,8 +217,8 @@ impl CoveringRoute {
         outcomes
     }
 
-    /// Sorts a batch by the servers that must have replied first. Requests for one key stay in their order. Also returns
-    /// the failures of requests whose places are unknown, and whether they are deletes.
+    /// Sorts a batch by the servers that must have replied first. Requests for one key stay in their order. Also
+    /// returns the failures of requests whose places are unknown, and whether they are deletes.
     fn groups_of(&self, batch: Batch, context: &Context) -> (Vec<Group>, Vec<(usize, bool, Failure)>) {
         let mut refused = Vec::new();
         let mut waits: BTreeMap<Vec<u8>, BTreeSet<Address>> = BTreeMap::new();
@@ -270,8 +270,8 @@ impl CoveringRoute {
     }
 
     /// Routes a group, and sends its deletes under each other configuration when all of the one before have an outcome.
-    /// Returns the routed outcomes, and the others with their indices in the group. `progress` is the place in the order
-    /// whose requests have been sent.
+    /// Returns the routed outcomes, and the others with their indices in the group. `progress` is the place in the
+    /// order whose requests have been sent.
     async fn route_in_order(
         &self,
         batch: Batch,

@@ -9,7 +9,8 @@
 //! | is fenced | is not asked; it stays fenced until it is flushed | as any other |
 //!
 //! With `--spool` a flush that is due at once is answered within about 3 s, however many servers hang, and within twice
-//! that during a change of the configuration: an invalidator gives a flush up after 10 s, and repeats it from the start.
+//! that during a change of the configuration: an invalidator gives a flush up after 10 s, and repeats it from the
+//! start.
 
 use super::Tree;
 use crate::backend::flush::flush_server;
@@ -116,8 +117,8 @@ fn is_unanswered(why: &CommandError) -> bool {
 /// A longer delay is a Unix time.
 const FLUSH_DELAY_S_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// The delay of a second flush, which must come after the first one at all servers: their clocks may differ by less than
-/// a second.
+/// The delay of a second flush, which must come after the first one at all servers: their clocks may differ by less
+/// than a second.
 fn second_flush_delay_s(delay_s: i64) -> i64 {
     match delay_s {
         FLUSH_DELAY_S_MAX | ..=0 => delay_s,

@@ -1,5 +1,6 @@
 //! The former owners of keys in a tree ([ADR 012](../../../../docs/adr/012-resize.md)): after a change of a pool's
-//! servers, for `resize_warm_up_s` of the pool. Each use of such a pool by a `PoolRoute` becomes a [`FormerOwnerRoute`].
+//! servers, for `resize_warm_up_s` of the pool. Each use of such a pool by a `PoolRoute` becomes a
+//! [`FormerOwnerRoute`].
 //!
 //! The pool of the former configuration is that of the same name, if all its uses there have one hash. Its servers are
 //! reached through the destinations by which they get deletes, so a fenced or TKO one is not read.

@@ -46,8 +46,8 @@ pub(crate) fn route_handles(explanation: &Explanation, pools: &BTreeMap<String, 
     lines.join("\r\n")
 }
 
-/// The bucket of a key: the index of the first server that is asked for it in its pool; `None` if no server of a pool is
-/// asked.
+/// The bucket of a key: the index of the first server that is asked for it in its pool; `None` if no server of a pool
+/// is asked.
 pub(crate) fn bucket(explanation: &Explanation, pools: &BTreeMap<String, Arc<Pool>>) -> Option<usize> {
     let mut bucket = None;
     for_each_step(explanation, pools, |_, _, place| bucket = bucket.or(place.map(|(_, id)| id)));

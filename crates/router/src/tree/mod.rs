@@ -15,9 +15,10 @@
 //! below them sends deletes also to the places under the other covered configurations; and after it, a
 //! `FormerOwnerRoute` around a pool with `resize_warm_up_s` reads keys that have moved from their former owners.
 //!
-//! On a reload, a destination with the same address and the same settings moves to the new tree ([`DestinationSet`]). The
-//! new tree is put in force once the other servers are connected to, or known to be down; at once if it protects a server
-//! by TLS that the old one reaches plain. Destinations that it does not name end with the last batch on the old tree.
+//! On a reload, a destination with the same address and the same settings moves to the new tree ([`DestinationSet`]).
+//! The new tree is put in force once the other servers are connected to, or known to be down; at once if it protects a
+//! server by TLS that the old one reaches plain. Destinations that it does not name end with the last batch on the old
+//! tree.
 
 pub(crate) mod active_configs;
 mod covering;

@@ -33,8 +33,8 @@ fn parse(server: &str) -> Arc<RouterConfig> {
     Arc::new(config.expect("the configuration is valid"))
 }
 
-/// The policy was that of the configuration in force, which does not name such a server, so it was not pinned. If a later
-/// configuration reached the server plain, so did deletes on the tree from before.
+/// The policy was that of the configuration in force, which does not name such a server, so it was not pinned. If a
+/// later configuration reached the server plain, so did deletes on the tree from before.
 #[tokio::test]
 async fn a_server_that_only_a_covered_configuration_names_is_reached_by_its_policy() {
     let network = Arc::<RecordingNetwork>::default();

@@ -1,30 +1,29 @@
 //! Several routers of one cluster, each with a spool, over one server, on a fake network with a paused clock.
 
-use super::fake_network::{FakeNetwork, FakeServer};
-use super::spool_router::without_reason;
+use super::fake_network::{FakeNetwork, FakeServer, Health};
+pub use super::spool_router::{MAIN, ONE, REPAIR};
+use super::tree_requests::{DELETE, GET, NOT_FOUND, request, request_batch, set};
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::text::{Limits, ReplyPart};
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use lookaside_protocol::{Operation, Reply};
 use lookaside_router::{
     Fsync, Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings,
     SpoolStats, Tree,
 };
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use lookaside_routing::{Address, Defaults, Failure, HealthSettings, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-pub const MAIN: &str = "main:1";
 pub const ROUTERS: usize = 3;
 /// The fence of a router that is silent for this long expires.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 pub const SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a peer may take to reply.
 pub const SPOOL_TIMEOUT: Duration = Duration::from_millis(200);
-pub const CONFIGURATION: &str = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
 
 pub fn host(index: usize) -> String {
     format!("router-{index}:5000")
@@ -39,7 +38,7 @@ pub struct Fixture {
     pub fsync: Fsync,
     /// Of each router.
     pub peer_timeouts: [Duration; ROUTERS],
-    pub configuration: String,
+    configuration: String,
 }
 
 pub struct RunningRouter {
@@ -66,7 +65,7 @@ impl Fixture {
             bytes_max,
             fsync: Fsync::Always,
             peer_timeouts: [PEER_TIMEOUT; ROUTERS],
-            configuration: CONFIGURATION.to_owned(),
+            configuration: ONE.to_owned(),
         };
         for index in 0..ROUTERS {
             fixture.routers.push(None);
@@ -122,6 +121,24 @@ impl Fixture {
         }
     }
 
+    /// Kills a router and starts the next run on the same disk.
+    pub async fn restart(&mut self, index: usize) {
+        self.kill(index).await;
+        self.start_router(index).await;
+    }
+
+    /// Restarts all routers with another configuration, and waits until they are connected to each other.
+    pub async fn restart_all(&mut self, configuration: &str) {
+        configuration.clone_into(&mut self.configuration);
+        for index in 0..ROUTERS {
+            self.kill(index).await;
+        }
+        for index in 0..ROUTERS {
+            self.start_router(index).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+
     /// The next process takes over the closed spool of this one.
     pub async fn upgrade(&mut self, index: usize) {
         let Some(running) = &self.routers[index] else { return };
@@ -135,6 +152,27 @@ impl Fixture {
         self.network.server(MAIN)
     }
 
+    /// Freezes the server, which has a value of `k`, and deletes `k` through the first router: that router has a
+    /// backlog, and all have fenced the server.
+    pub async fn spool_delete(&self) {
+        self.main().put("k", "old");
+        self.main().be(Health::Frozen);
+        assert_eq!(self.delete(0, "k").await, NOT_FOUND, "spooled");
+    }
+
+    /// Lets the server return, and gives the routers the time to replay its backlog.
+    pub async fn repair(&self) {
+        self.main().be(Health::Well);
+        sleep(REPAIR).await;
+    }
+
+    /// Asserts what every router replies to a get.
+    pub async fn check_get_of_all(&self, key: &str, expected: &Outcome) {
+        for router in 0..ROUTERS {
+            assert_eq!(self.get(router, key).await, *expected, "{router}");
+        }
+    }
+
     /// Cuts a router off from the server, or restores the connection.
     pub fn cut_server(&self, router: usize, is_cut: bool) {
         self.network.cut(&host(router), MAIN, is_cut);
@@ -146,10 +184,15 @@ impl Fixture {
         self.network.cut(&host(other), &host(one), is_cut);
     }
 
+    /// Cuts a router off from the server and from its peers.
+    pub fn isolate(&self, router: usize) {
+        self.cut_server(router, true);
+        (0..ROUTERS).filter(|peer| *peer != router).for_each(|peer| self.cut_routers(router, peer, true));
+    }
+
     pub async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
-        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        without_reason(running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0))
+        request(&running.proxy.tree(), key, operation).await
     }
 
     /// The reply of a router to a flush of the servers that may hold keys with a prefix.
@@ -171,17 +214,21 @@ impl Fixture {
     }
 
     pub async fn get(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Get { cas: false }).await
+        self.request(router, key, GET).await
     }
 
     pub async fn delete(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Delete { hold_off_ms: 0 }).await
+        self.request(router, key, DELETE).await
+    }
+
+    /// Deletes several keys as one batch.
+    pub async fn delete_batch(&self, router: usize, keys: &[&str]) -> Vec<Outcome> {
+        let running = self.routers[router].as_ref().expect("it runs");
+        request_batch(&running.proxy.tree(), keys, DELETE).await
     }
 
     pub async fn set(&self, router: usize, key: &str, value: &str) -> Outcome {
-        let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false })
-            .await
+        self.request(router, key, set(value)).await
     }
 
     pub fn statistics(&self, router: usize) -> SpoolStats {

@@ -1,14 +1,16 @@
 //! A router with a spool under a paused clock: trees of routes over servers that fail, and storage in memory.
 
-use crate::fake_network::{FakeNetwork, FakeServer};
+use super::fake_network::{FakeNetwork, FakeServer, Health};
+use super::tree_requests::{DELETE, GET, NOT_FOUND, request, set};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{Backlog, MemoryDisk, RouterConfig, Spool, SpoolSettings, SpoolStats, Tree};
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome, TkoReason};
+use lookaside_protocol::Operation;
+use lookaside_router::{Backlog, Disk as _, MemoryDisk, RouterConfig, Spool, SpoolSettings, SpoolStats, Tree};
+use lookaside_routing::{Address, Defaults, HealthSettings, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 pub const MAIN: &str = "main:1";
 pub const GUTTER: &str = "gutter:2";
@@ -39,6 +41,20 @@ pub struct RunningRouter {
 }
 
 impl Fixture {
+    pub fn with(settings: SpoolSettings) -> Fixture {
+        Fixture { settings, ..Fixture::default() }
+    }
+
+    /// Starts a router of `ONE` with one thread. The server has a value of `k`, is gone or frozen, and its backlog is
+    /// the delete of `k`.
+    pub async fn start_with_backlog(&self, health: Health) -> RunningRouter {
+        let (router, main) = (self.start(ONE, 1), self.main());
+        main.put("k", "old");
+        main.be(health);
+        assert_eq!(router.delete(0, "k").await, NOT_FOUND, "spooled");
+        router
+    }
+
     pub fn start(&self, configuration: &str, threads: usize) -> RunningRouter {
         self.try_start(configuration, threads).expect("the disk is good")
     }
@@ -65,26 +81,36 @@ impl Fixture {
     pub fn main(&self) -> Arc<FakeServer> {
         self.network.server(MAIN)
     }
+
+    /// Syncs all files, as the writer does at each interval.
+    pub fn sync_all(&self) {
+        for folder in self.disk.folders().unwrap() {
+            self.disk.files(&folder).unwrap().iter().for_each(|file| self.disk.sync(&folder, file).unwrap());
+        }
+    }
+
+    /// Lets the server return, and gives routers the time to replay its backlog.
+    pub async fn repair(&self) {
+        self.main().be(Health::Well);
+        sleep(REPAIR).await;
+    }
 }
 
 impl RunningRouter {
     pub async fn request(&self, thread: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
-        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        without_reason(self.trees[thread].root().route(vec![request], &Context::default()).await.remove(0))
+        request(&self.trees[thread], key, operation).await
     }
 
     pub async fn get(&self, thread: usize, key: &str) -> Outcome {
-        self.request(thread, key, Operation::Get { cas: false }).await
+        self.request(thread, key, GET).await
     }
 
     pub async fn delete(&self, thread: usize, key: &str) -> Outcome {
-        self.request(thread, key, Operation::Delete { hold_off_ms: 0 }).await
+        self.request(thread, key, DELETE).await
     }
 
     pub async fn set(&self, thread: usize, key: &str, value: &str) -> Outcome {
-        let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(thread, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false })
-            .await
+        self.request(thread, key, set(value)).await
     }
 
     /// Reloads the configuration, as a running router does.
@@ -110,19 +136,4 @@ impl RunningRouter {
         self.replay.abort();
         let _ = self.replay.await;
     }
-}
-
-pub const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-/// The outcome with the same reason for every server that is TKO or fenced.
-pub fn without_reason(outcome: Outcome) -> Outcome {
-    outcome.map_err(|failure| match failure {
-        Failure::Tko(_) => Failure::Tko(TkoReason::Fenced),
-        failure => failure,
-    })
-}
-
-pub const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
-
-pub fn value(text: &str) -> Outcome {
-    Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
 }

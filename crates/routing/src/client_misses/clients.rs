@@ -120,9 +120,9 @@ impl LeaseClients {
         self.find_or_add(leasing, address, blind)
     }
 
-    /// The state for a connection that may have missed keys that are not known: another process has served it, or a tree
-    /// that leased other keys. An address that is known is not made blind again: it was when this process began, or the
-    /// tree.
+    /// The state for a connection that may have missed keys that are not known: another process has served it, or a
+    /// tree that leased other keys. An address that is known is not made blind again: it was when this process began,
+    /// or the tree.
     pub fn add_blind(self: &Arc<Self>, leasing: Leasing, address: Option<IpAddr>) -> Arc<ClientMisses> {
         self.find_or_add(leasing, address, Blind::at_first_use(leasing))
     }

@@ -106,8 +106,8 @@ fn addresses_without_connections_are_removed_if_there_are_many() {
     assert_eq!(kept.scope(), LeaseScope::Address);
 }
 
-/// A client that never stores after one of its misses once had the later ones forgotten with that: a token was given to a
-/// set whose value was older.
+/// A client that never stores after one of its misses once had the later ones forgotten with that: a token was given to
+/// a set whose value was older.
 #[test]
 fn misses_are_removed_with_their_newest() {
     let misses = client();
@@ -207,8 +207,8 @@ fn later(leasing: Leasing) -> Leasing {
     Leasing { version: leasing.version + 1, ..leasing }
 }
 
-/// A configuration leased no keys, or fewer, for a while: what a connection missed then was not recorded, and one thread's
-/// old value was stored for the miss of another one that shared the connection.
+/// A configuration leased no keys, or fewer, for a while: what a connection missed then was not recorded, and one
+/// thread's old value was stored for the miss of another one that shared the connection.
 #[test]
 fn a_client_is_blind_when_other_keys_are_leased() {
     let misses = client();
@@ -228,8 +228,8 @@ fn a_client_is_blind_when_other_keys_are_leased() {
     assert_eq!(misses.state(3, at(12)), None, "once");
 }
 
-/// Each idle connection of a pool made the whole address blind again when it was first used after a reload, so nothing was
-/// filled for as long as some were.
+/// Each idle connection of a pool made the whole address blind again when it was first used after a reload, so nothing
+/// was filled for as long as some were.
 #[test]
 fn an_address_is_blind_once_after_a_change_of_the_leased_keys() {
     let all = Arc::new(LeaseClients::default());

@@ -10,8 +10,8 @@
 //! The prefix is removed here and not at the root, because pools differ: `keep_routing_prefix` is for a "server" that
 //! is a router itself, and a broadcast keeps one copy of a key for all its clusters.
 //!
-//! A time limit ([`Context::time_limit`], [`Context::read_time_limit`]) ends here and not at the route that sets it, so that the servers of a pool
-//! that reply in time do so.
+//! A time limit ([`Context::time_limit`], [`Context::read_time_limit`]) ends here and not at the route that sets it, so
+//! that the servers of a pool that reply in time do so.
 
 use crate::{
     Background, Batch, BoxFuture, Clock, Context, Destination, Environment, Failure, Outcomes, Route, VerbKind,

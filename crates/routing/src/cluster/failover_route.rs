@@ -16,9 +16,10 @@
 //! With `enable_lease_pairing` a fill is sent to the child that issued its token (`lease_pairing.rs`), whose failure is
 //! returned: any other child would refuse it.
 //!
-//! Beyond `failover_limit`, a share of the requests, a failure is returned, so that the failover pool is not overloaded as
-//! well. A failover costs nothing from a child that is TKO, nor for a delete. With `failover_tag`, keys that have a `|#|` reach the other children with the suffix `:failover=1`:
-//! a delete on another path than this route must append it, too.
+//! Beyond `failover_limit`, a share of the requests, a failure is returned, so that the failover pool is not overloaded
+//! as well. A failover costs nothing from a child that is TKO, nor for a delete. With `failover_tag`, keys that have a
+//! `|#|` reach the other children with the suffix `:failover=1`: a delete on another path than this route must append
+//! it, too.
 //!
 //! Timeouts do not add up: once a child has timed out, all further ones together may take the environment's
 //! `failover_timeout`, except with deletes. So while a server and its gutter both hang, a page of keys costs one server

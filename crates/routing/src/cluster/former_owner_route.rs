@@ -14,10 +14,10 @@
 //! | gets gat gats, meta get | the same; the value is copied first, and the pool is asked again, since CAS unique and exptime are its own |
 //! | metaget, meta get with `N`, base64 keys, reads of an observer, all others | the pool |
 //!
-//! **Why a lease.** The former owner gets every delete before the new owner does. So if the copy is read after the lease
-//! was issued, either it is newer than a delete, or that delete is still to come at the new owner, and voids the lease. A
-//! value that was read before is only returned. A server without leases is never filled. A lease that is not used is
-//! returned by a `lease-set` of an expired value, which leaves what a client has stored meanwhile.
+//! **Why a lease.** The former owner gets every delete before the new owner does. So if the copy is read after the
+//! lease was issued, either it is newer than a delete, or that delete is still to come at the new owner, and voids the
+//! lease. A value that was read before is only returned. A server without leases is never filled. A lease that is not
+//! used is returned by a `lease-set` of an expired value, which leaves what a client has stored meanwhile.
 //!
 //! **Which copies.** A live value, with its flags and remaining time to live. Never a stale one, and none of a server
 //! that deletes of the key do not reach, or that the key could be copied to ([`Owners::is_owned`]).

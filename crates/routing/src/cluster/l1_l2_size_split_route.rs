@@ -22,8 +22,8 @@
 //! **A late write cannot be read**: the alias of a fill that was overtaken is in L2, but L1 has another number. So a
 //! delete in L1 is enough; what stays in L2 is evicted by age.
 //!
-//! A sentinel without its value is removed, by a `cas` that leaves a newer value alone: after a miss of L2, and after an
-//! error, so that the next lease fills the key again. Then a get returns an error. Bit 5 of the client's flags is
+//! A sentinel without its value is removed, by a `cas` that leaves a newer value alone: after a miss of L2, and after
+//! an error, so that the next lease fills the key again. Then a get returns an error. Bit 5 of the client's flags is
 //! reserved.
 
 use crate::{

@@ -1,5 +1,5 @@
-//! Leases for clients that know none (§3.2.1 of the paper): a client's miss becomes a lease, and its later `set` is stored
-//! under it. A value that was read from the database before a delete is not stored after it.
+//! Leases for clients that know none (§3.2.1 of the paper): a client's miss becomes a lease, and its later `set` is
+//! stored under it. A value that was read from the database before a delete is not stored after it.
 //!
 //! ```text
 //!   client      get k             miss    (reads the database)    set k            STORED | NOT_STORED
@@ -25,14 +25,14 @@
 //! **What is remembered** is [`crate::ClientMisses`]: it lives with the connection, in [`Context`], and
 //! outlives this route. Requests without a client (copies for shadows) pass, and their stores have no miss.
 //!
-//! With `"scope": "address"` the connections of an address share them. Then a miss is also held back while an older value
-//! may still be stored over another of them.
+//! With `"scope": "address"` the connections of an address share them. Then a miss is also held back while an older
+//! value may still be stored over another of them.
 //!
 //! A request's misses are recorded after the stores of its batch: those were sent before the client had the reply.
 //!
 //! Put it above handles that copy requests or store values by themselves (`AllSyncRoute`, `WarmUpRoute`,
-//! `L1L2CacheRoute`, `FailoverRoute` with `enable_lease_pairing`), not below: below, several tokens of one miss would void
-//! each other, and what such a handle stores has no miss.
+//! `L1L2CacheRoute`, `FailoverRoute` with `enable_lease_pairing`), not below: below, several tokens of one miss would
+//! void each other, and what such a handle stores has no miss.
 
 mod fill;
 mod lookup;
@@ -111,8 +111,8 @@ impl LeaseRoute {
         lookup.finish(reads, outcomes, unanswered, context).await
     }
 
-    /// Takes back the misses of gets that a client does not wait for any more, since it has got their values elsewhere: no
-    /// set will answer them. Tokens that no other miss can use are returned to their servers.
+    /// Takes back the misses of gets that a client does not wait for any more, since it has got their values elsewhere:
+    /// no set will answer them. Tokens that no other miss can use are returned to their servers.
     pub async fn withdraw(&self, keys: Vec<Bytes>, misses: &ClientMisses, context: &Context) {
         let age = self.age();
         let returned = keys.into_iter().filter_map(|key| {
@@ -191,8 +191,8 @@ impl LeaseRoute {
         prepared
     }
 
-    /// The request to send for a store, and its [`Fill`] if it is one; or the outcome of a store that is refused. A token
-    /// that such a store cannot use goes to `returned`.
+    /// The request to send for a store, and its [`Fill`] if it is one; or the outcome of a store that is refused. A
+    /// token that such a store cannot use goes to `returned`.
     fn prepare_store(
         &self,
         request: Request<Bytes>,
@@ -255,9 +255,9 @@ impl Route for LeaseRoute {
     }
 }
 
-/// Reads of a client that may give up before they are answered, and go on: it reads the database then, as after an error,
-/// so that is what they count as, once. Hits count, too: the client does not get them. An address's reads end early only
-/// with their connection.
+/// Reads of a client that may give up before they are answered, and go on: it reads the database then, as after an
+/// error, so that is what they count as, once. Hits count, too: the client does not get them. An address's reads end
+/// early only with their connection.
 struct UnansweredReads<'a> {
     /// By their places in the batch. Those whose misses are recorded are removed.
     hashes: BTreeMap<usize, u64>,

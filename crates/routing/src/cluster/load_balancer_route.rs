@@ -4,8 +4,8 @@
 //! |---|---|
 //! | all | sent to the child that Ch3 picks for the key and the salt: as in mcrouter while no load is known |
 //!
-//! With a `failover_count` above 1 as many children are asked for a key until one replies, in an order that depends on the
-//! key (`failover_policy.rs`).
+//! With a `failover_count` above 1 as many children are asked for a key until one replies, in an order that depends on
+//! the key (`failover_policy.rs`).
 //!
 //! `"hash_func": "LoadBalancer"` of a pool or a `HashRoute` is this route over their servers or children.
 

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | all | sent to the target, or answered as by an empty cache if there is none; then a line `verb key: result, N bytes` |
 //!
-//! The bytes are those of the reply's value. Keys are logged, with unprintable bytes escaped; values are not. A caller that is dropped before the reply leaves no
-//! line.
+//! The bytes are those of the reply's value. Keys are logged, with unprintable bytes escaped; values are not. A caller
+//! that is dropped before the reply leaves no line.
 
 use crate::{
     Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route,

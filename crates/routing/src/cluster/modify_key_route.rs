@@ -6,10 +6,10 @@
 //! | all, if the changed key exceeds 250 bytes | `CLIENT_ERROR`; that request is not sent |
 //!
 //! In this order: `replace_key_prefix` at the start of the key is replaced by `ensure_key_prefix`; otherwise
-//! `ensure_key_prefix` is prepended unless the key starts with it, or with `modify_inplace` overwrites the first bytes of
-//! a key that is at least as long; `set_key_suffix` is appended; `set_routing_prefix` replaces the routing prefix (empty:
-//! removes it). The start of a key is behind its routing prefix. A suffix behind `|#|` does not move the key to another
-//! server.
+//! `ensure_key_prefix` is prepended unless the key starts with it, or with `modify_inplace` overwrites the first bytes
+//! of a key that is at least as long; `set_key_suffix` is appended; `set_routing_prefix` replaces the routing prefix
+//! (empty: removes it). The start of a key is behind its routing prefix. A suffix behind `|#|` does not move the key to
+//! another server.
 //!
 //! Two keys that differ only in overwritten bytes become one: `modify_inplace` is for keys that reserve them.
 //!
@@ -36,7 +36,8 @@ pub struct KeyChange {
     pub ensure_prefix: String,
     /// A prefix that `ensure_prefix` replaces.
     pub replace_prefix: Option<String>,
-    /// Whether `ensure_prefix` overwrites the first bytes of a key that is at least as long, instead of being prepended.
+    /// Whether `ensure_prefix` overwrites the first bytes of a key that is at least as long, instead of being
+    /// prepended.
     pub is_in_place: bool,
     /// The suffix of every changed key.
     pub suffix: String,

@@ -74,7 +74,8 @@ fn longest_prefix(entries: &[PrefixEntry], last: Option<usize>, key: &[u8]) -> O
 struct ChosenChildren {
     /// What their routing keys begin with; `None` if that may be anything.
     start: Option<Vec<u8>>,
-    /// The bytes of the longest prefix that all of them have, so that they choose no shorter one; `None` if there is none.
+    /// The bytes of the longest prefix that all of them have, so that they choose no shorter one; `None` if there is
+    /// none.
     longest: Option<usize>,
 }
 

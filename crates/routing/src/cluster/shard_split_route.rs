@@ -14,8 +14,9 @@
 //! move to the new one in the order of their ids; a delete goes to the splits of both numbers, before and afterwards,
 //! too: clocks differ.
 //!
-//! The other splits are deleted in the background, up to [`FAN_OUT_REQUESTS_MAX`] at a time. Their outcomes are dropped,
-//! so a failed delete is lost unless the router has a spool. Without a background permit the caller waits for all.
+//! The other splits are deleted in the background, up to [`FAN_OUT_REQUESTS_MAX`] at a time. Their outcomes are
+//! dropped, so a failed delete is lost unless the router has a spool. Without a background permit the caller waits for
+//! all.
 //!
 //! A base64 key, and one that is too long for the letters, is not split.
 
@@ -34,7 +35,8 @@ use futures_util::future::join;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
 use std::sync::Arc;
 
-/// The maximum number of deletes of other splits that are sent at a time: a batch of deletes may have 677 times as many.
+/// The maximum number of deletes of other splits that are sent at a time: a batch of deletes may have 677 times as
+/// many.
 pub const FAN_OUT_REQUESTS_MAX: usize = 1_024;
 
 /// A child in which hot shards are split.

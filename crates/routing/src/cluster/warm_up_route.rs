@@ -25,9 +25,9 @@
 //! been held off.
 //!
 //! A copy lives for `exptime`; a get does not return the remaining time to live. With `enable_metaget` and no `exptime`
-//! warm is asked for it (`mg k t`), at the price of another round trip for each fill. If it is not known, or has passed,
-//! nothing is copied and the read misses: without an add a value that was held off would be returned. The copy of a
-//! `gat` has the exptime of the request. A base64 key is not warmed up.
+//! warm is asked for it (`mg k t`), at the price of another round trip for each fill. If it is not known, or has
+//! passed, nothing is copied and the read misses: without an add a value that was held off would be returned. The copy
+//! of a `gat` has the exptime of the request. A base64 key is not warmed up.
 //!
 //! The warm-up ends by itself (`warm_up_progress.rs`). Deletes keep their hold-off: other routers may still fill cold.
 

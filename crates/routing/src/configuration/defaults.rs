@@ -19,8 +19,8 @@ pub struct Defaults {
     pub place_timeouts: PlaceTimeouts,
     /// Whether a key whose prefix names no tree goes to the tree of `prefix`. Default false: it is an error.
     pub sends_unknown_prefix_to_default: bool,
-    /// Whether a broadcast is answered when its first tree has, and the others are asked in the background. Default false:
-    /// all are awaited.
+    /// Whether a broadcast is answered when its first tree has, and the others are asked in the background. Default
+    /// false: all are awaited.
     pub broadcasts_in_background: bool,
     /// How a `BigValueRoute` above every tree splits large values. Default `None`: none are split.
     pub big_values: Option<BigValueSettings>,

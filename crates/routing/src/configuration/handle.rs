@@ -98,7 +98,8 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
         None
     }
 
-    /// Names and values of the arguments that distinguish the route from others of its type in a description of the tree.
+    /// Names and values of the arguments that distinguish the route from others of its type in a description of the
+    /// tree.
     fn options(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }

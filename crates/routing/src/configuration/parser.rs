@@ -26,15 +26,15 @@ use super::{
 use crate::{Address, LeaseScope};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What a handle with an error is replaced with. It is no handle that exists: one that did would, where it is the one with
-/// the error, refer to itself.
+/// What a handle with an error is replaced with. It is no handle that exists: one that did would, where it is the one
+/// with the error, refer to itself.
 const NODE_WITH_ERROR: Handle = Handle::Named(usize::MAX);
 
 /// The deepest tree, in handles. Parsing recurses, and so does every request.
 const DEPTH_MAX: usize = 100;
 
-/// The most handles of a configuration that are left out because of an error; one more refuses it. The named handles that
-/// each of them refers to are parsed again, so nested ones could take exponential time.
+/// The most handles of a configuration that are left out because of an error; one more refuses it. The named handles
+/// that each of them refers to are parsed again, so nested ones could take exponential time.
 const LEFT_OUT_MAX: usize = 100;
 
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
@@ -383,8 +383,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a list of handles, pools and further lists, one handle, or one pool; a pool stands for its servers, and an
-    /// empty string for nothing.
+    /// Parses a list of handles, pools and further lists, one handle, or one pool; a pool stands for its servers, and
+    /// an empty string for nothing.
     fn list(&mut self, node: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
         match node.is_array() {
             true => Ok(node.parse_elements("a list of routes", |element| self.list(element))?.concat()),

@@ -7,9 +7,9 @@
 //!             "host"                           with the pool's "port_override"
 //! ```
 //!
-//! `port_override`, `use_ssl` and `security_mech` may have `_within_dc` or `_cross_dc` behind them: then they are for pools
-//! in the region of the default routing prefix, or in another one, and take precedence there. A pool that names no region
-//! is within.
+//! `port_override`, `use_ssl` and `security_mech` may have `_within_dc` or `_cross_dc` behind them: then they are for
+//! pools in the region of the default routing prefix, or in another one, and take precedence there. A pool that names
+//! no region is within.
 //!
 //! A port either speaks TLS or does not: two pools that reach one server in different ways are an error.
 

@@ -50,8 +50,8 @@ pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     0
 }
 
-/// The endless stream of bits of a key, computed on demand. Walks in small pools stay in the first word. The others move
-/// forward through the next ones; one that goes down a level after a try begins again at the first.
+/// The endless stream of bits of a key, computed on demand. Walks in small pools stay in the first word. The others
+/// move forward through the next ones; one that goes down a level after a try begins again at the first.
 struct Bits {
     first: u64,
     /// The word that was read last, and its index.

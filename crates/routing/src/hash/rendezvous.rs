@@ -13,8 +13,8 @@
 //!   combined   CityHash's 128 to 64 bits: the tag's hash is the upper half, the key's the lower
 //! ```
 //!
-//! Cost: each pick looks at every server, so these are for pools of dozens. A server is known by its tag: to change that
-//! is to move its keys.
+//! Cost: each pick looks at every server, so these are for pools of dozens. A server is known by its tag: to change
+//! that is to move its keys.
 
 use super::ch3::{murmur64a, murmur64a_seeded};
 use std::cmp::Reverse;

@@ -12,9 +12,9 @@
 //! tree", or goes to the default tree if unknown prefixes are sent there. A tree with several names is asked once.
 //!
 //! mcrouter awaits the first tree of a broadcast only. Here all are awaited: the invalidator drops a key that is
-//! acknowledged, so an earlier reply would lose the delete of a cluster that then fails. With broadcasts in the background
-//! it is as in mcrouter: the reply is that of the default tree if it matches, else of the first by name. Without a
-//! background permit all are awaited, and the reply is still that of the first.
+//! acknowledged, so an earlier reply would lose the delete of a cluster that then fails. With broadcasts in the
+//! background it is as in mcrouter: the reply is that of the default tree if it matches, else of the first by name.
+//! Without a background permit all are awaited, and the reply is still that of the first.
 //!
 //! Requests for one tree, broadcasts included, travel together, so the order per key is preserved. So a tree that has a
 //! request in the batch whose reply is awaited is awaited for all of its requests.

@@ -42,9 +42,9 @@ fn begins_with_lease(handle: &Handle, named: &[(String, Handle)]) -> bool {
     }
 }
 
-/// The configuration without its pools, so that a change of their servers is not taken for one of the routes; its macros
-/// are expanded. Where the servers of a pool are among the children of a route, it may choose by their number: then
-/// nothing is left out.
+/// The configuration without its pools, so that a change of their servers is not taken for one of the routes; its
+/// macros are expanded. Where the servers of a pool are among the children of a route, it may choose by their number:
+/// then nothing is left out.
 fn routes_of(configuration: &Json) -> String {
     let text = configuration.to_string();
     match &configuration.value {

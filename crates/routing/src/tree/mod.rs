@@ -112,9 +112,9 @@ impl Configuration {
             .with_broadcasts_in(background)
     }
 
-    /// Passes to `destinations` the servers that may hold a key that begins with `key_prefix`, as a client writes it, and
-    /// perhaps others: those of all parts of the tree that a request for such a key may reach, whatever its verb and
-    /// whatever fails. They are found as [`Configuration::build`] finds all servers, so no route can be forgotten.
+    /// Passes to `destinations` the servers that may hold a key that begins with `key_prefix`, as a client writes it,
+    /// and perhaps others: those of all parts of the tree that a request for such a key may reach, whatever its verb
+    /// and whatever fails. They are found as [`Configuration::build`] finds all servers, so no route can be forgotten.
     pub fn visit_servers_of_keys(&self, key_prefix: &[u8], destinations: &mut dyn Destinations) {
         let start = stored_key_start(key_prefix).unwrap_or_default();
         // With a routing prefix, or the start of one, any tree may be meant.

@@ -39,8 +39,8 @@ pub struct Arguments {
     #[arg(short = 'p', allow_negative_numbers = true, long = "port", value_name = "PORT", value_parser = Port::parse)]
     pub port: Option<Port>,
 
-    /// UDP port; 0 is off, -1 picks a free one. Not opened beside -Z: its requests would be plain (-o plain_udp opens it
-    /// all the same)
+    /// UDP port; 0 is off, -1 picks a free one. Not opened beside -Z: its requests would be plain (-o plain_udp opens
+    /// it all the same)
     #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value = "0",
           value_parser = Port::parse)]
     pub udp_port: Port,
@@ -69,8 +69,8 @@ pub struct Arguments {
     pub memory_megabytes: u64,
 
     /// The command cache_memlimit may raise the limit up to this, in megabytes; 0: not above -m. Address space is
-    /// reserved for it, no memory. Default: four times -m; 0 with -k, --warm-restart and -e, whose memory is taken at the
-    /// start
+    /// reserved for it, no memory. Default: four times -m; 0 with -k, --warm-restart and -e, whose memory is taken at
+    /// the start
     #[arg(long, value_name = "MB", value_parser = values::parse_megabytes_or_zero, allow_negative_numbers = true)]
     pub memory_limit_max: Option<u64>,
 

@@ -1,5 +1,5 @@
-//! Bounds the time until a client is known: for its TLS handshake, and for its login. A client that never finishes would
-//! keep a place among `-c` connections from those that may connect.
+//! Bounds the time until a client is known: for its TLS handshake, and for its login. A client that never finishes
+//! would keep a place among `-c` connections from those that may connect.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -158,8 +158,8 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: 0, action });
     }
 
-    /// The same for a store that was refused for its size. `key_to_delete` is the key of a `set`, whose old value must be
-    /// deleted.
+    /// The same for a store that was refused for its size. `key_to_delete` is the key of a `set`, whose old value must
+    /// be deleted.
     pub(crate) fn push_too_large(
         &mut self,
         hasher: &KeyHasher,

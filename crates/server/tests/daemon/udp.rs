@@ -103,8 +103,8 @@ fn a_reply_that_is_too_large_is_replaced_by_an_error() {
     assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
 }
 
-/// Once its tokens went with the reply: by TCP the same keys were hot misses, and keys that are only read in pages of this
-/// size were never filled.
+/// Once its tokens went with the reply: by TCP the same keys were hot misses, and keys that are only read in pages of
+/// this size were never filled.
 #[test]
 fn a_reply_that_is_too_large_leaves_no_lease_behind() {
     let (server, socket) = start();

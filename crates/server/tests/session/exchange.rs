@@ -67,7 +67,8 @@ pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Exchange
     run_with_login(RequiredLogin::None, bytes, piece_bytes, reply_bytes_max)
 }
 
-/// Runs an exchange, and checks that nothing is executed for a client that does not know the password. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+/// Runs an exchange, and checks that nothing is executed for a client that does not know the password. The pieces have
+/// these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
 pub fn run_with_login(
     login: RequiredLogin,
     bytes: &[u8],

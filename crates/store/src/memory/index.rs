@@ -3,8 +3,8 @@
 //! ```text
 //! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | reason 8       0: empty
 //! ```
-//! A slot with handle 0 is empty. If its last item expired or was flushed, its tag and the reason stay until the slot is
-//! used again ([`RemovalReason`]): a get that then finds nothing is counted by the reason.
+//! A slot with handle 0 is empty. If its last item expired or was flushed, its tag and the reason stay until the slot
+//! is used again ([`RemovalReason`]): a get that then finds nothing is counted by the reason.
 //!
 //! A key has two buckets, both within its stripe, and lies in either. When both are full an item moves to its other
 //! bucket; if none can, the coldest item of the two buckets is evicted.
@@ -42,8 +42,8 @@ const MOVES_MAX: usize = 2;
 /// The bits of a slot that hold the reason why its last item left.
 const REASON_SHIFT: u32 = 56;
 
-/// Why an item left that no client has deleted and no store has displaced. A statistic: a slot that is used again forgets
-/// it.
+/// Why an item left that no client has deleted and no store has displaced. A statistic: a slot that is used again
+/// forgets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemovalReason {
     /// Its time was over.

@@ -1,7 +1,6 @@
-//! The memory for all that grows: a single mapping, from the start of a store to its end. Address space behind it can be
-//! reserved, so that it can grow in place. It is anonymous, or a shared
-//! segment that outlives the process (§6.4 of the paper). Callers pass offsets and get atomics and byte slices; no
-//! pointer leaves this file.
+//! The memory for all that grows: a single mapping, from the start of a store to its end. Address space behind it can
+//! be reserved, so that it can grow in place. It is anonymous, or a shared segment that outlives the process (§6.4 of
+//! the paper). Callers pass offsets and get atomics and byte slices; no pointer leaves this file.
 //!
 //! Beside `sysv_shm.rs` this is the only file of the crate with `unsafe`. Its safety rests on these rules:
 //!
@@ -103,8 +102,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Makes more of the reserved space usable: all up to `bytes`. An error if that is more than was reserved, or if the
-    /// system does not give it. Not to be called by two threads at once.
+    /// Makes more of the reserved space usable: all up to `bytes`. An error if that is more than was reserved, or if
+    /// the system does not give it. Not to be called by two threads at once.
     pub fn grow(&self, bytes: usize) -> std::io::Result<()> {
         let before_bytes = self.region_bytes();
         if bytes > self.reserved_bytes {

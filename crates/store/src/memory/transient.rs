@@ -46,8 +46,8 @@ impl Timers {
         Timers { transient_s: transient_s.min(TRANSIENT_S_MAX), page_wanted: AtomicBool::new(false) }
     }
 
-    /// Adds the blocks of a restored wheel to `blocks`. False if one is no block, or is listed twice: their links lie in
-    /// the blocks, which have no checksum.
+    /// Adds the blocks of a restored wheel to `blocks`. False if one is no block, or is listed twice: their links lie
+    /// in the blocks, which have no checksum.
     pub fn add_blocks(&self, pages: &Pages, slabs: &Slabs, wheel: &TimerWheel, blocks: &mut HashSet<u32>) -> bool {
         let is_block = |block: Handle| {
             pages.class_if_any(block) == Some(pages.geometry.timer_class())

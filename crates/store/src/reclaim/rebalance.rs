@@ -331,8 +331,8 @@ impl Rebalancer {
         }
     }
 
-    /// Frees one chunk of a page that moves away, if its stripe's lock can be taken. `false` if it has an item that must
-    /// stay.
+    /// Frees one chunk of a page that moves away, if its stripe's lock can be taken. `false` if it has an item that
+    /// must stay.
     #[expect(clippy::too_many_arguments, reason = "the parts of the store come as arguments")]
     fn clear_chunk(
         &self,

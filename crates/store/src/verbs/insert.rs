@@ -177,7 +177,8 @@ impl StripeGuard<'_> {
         Ok(chain[0])
     }
 
-    /// An empty slot for a key that has none; an item may move or be evicted for it. Without evictions there may be none.
+    /// An empty slot for a key that has none; an item may move or be evicted for it. Without evictions there may be
+    /// none.
     fn find_slot(&mut self, key: HashedKey<'_>, now: Now) -> Result<SlotAt, OutOfMemory> {
         let (memory, reclaimer) = (&self.shared.memory, &self.shared.reclaimer);
         let (pages, index, region) = (&memory.pages, &memory.index, &memory.pages.region);

@@ -11,9 +11,9 @@
 //! | is held by another process | fails: an error |
 //! | belongs to another user, or is open to other users | fails: an error; the region is left alone |
 //!
-//! Saved: the seed of the hash; items with flags, expiry, CAS unique, stale mark and usage; timers; scheduled flushes; hold-offs. Not saved:
-//! leases (every token of the earlier process is void, since its reader may have read the database before a delete that
-//! this process has not seen), and counters.
+//! Saved: the seed of the hash; items with flags, expiry, CAS unique, stale mark and usage; timers; scheduled flushes;
+//! hold-offs. Not saved: leases (every token of the earlier process is void, since its reader may have read the
+//! database before a delete that this process has not seen), and counters.
 //!
 //! The state and the superblock have checksums. The lists of free chunks and of timer blocks, whose links lie in the
 //! pages, are followed and compared with the state. Items, the index, and the entries of timer blocks are not read at

@@ -70,7 +70,8 @@ pub(crate) fn hash_seed(words: &[u32]) -> Option<u64> {
     SnapshotReader::new(words).get_u64()
 }
 
-/// Restores a state into a store that is new but for its region and has its [`hash_seed`]. After a `None` the store must not be used.
+/// Restores a state into a store that is new but for its region and has its [`hash_seed`]. After a `None` the store
+/// must not be used.
 pub(crate) fn restore(shared: &Shared, words: &[u32]) -> Option<()> {
     let memory = &shared.memory;
     let (pages, slabs) = (&memory.pages, &memory.slabs);

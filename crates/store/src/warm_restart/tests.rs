@@ -261,8 +261,8 @@ fn copy_words(from: &Region, to: &Region) {
     }
 }
 
-/// The links of free chunks and timer blocks were trusted: with a wrong one two items got the same chunk, one client was
-/// shown the value of another key, or a thread panicked.
+/// The links of free chunks and timer blocks were trusted: with a wrong one two items got the same chunk, one client
+/// was shown the value of another key, or a thread panicked.
 #[test]
 fn flipped_bits_of_links_give_an_empty_store_and_never_a_wrong_value() {
     let scratch = Scratch::new();

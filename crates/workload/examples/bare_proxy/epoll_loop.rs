@@ -1,5 +1,5 @@
-//! One level-triggered epoll for clients and servers. A round reads every socket that is ready once, and then writes each
-//! that got bytes once: requests of many clients for a server leave in one `send`, and so do a client's replies.
+//! One level-triggered epoll for clients and servers. A round reads every socket that is ready once, and then writes
+//! each that got bytes once: requests of many clients for a server leave in one `send`, and so do a client's replies.
 
 use super::relay::{Id, Relay};
 use rustix::buffer::spare_capacity;

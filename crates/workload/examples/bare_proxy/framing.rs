@@ -2,16 +2,16 @@
 
 use memchr::memchr;
 
-/// The bytes of the first request of `input`, which is not empty; `None` if its end has not arrived. Commands are lines,
-/// and `set` has a value behind it.
+/// The bytes of the first request of `input`, which is not empty; `None` if its end has not arrived. Commands are
+/// lines, and `set` has a value behind it.
 pub(crate) fn request_bytes(input: &[u8]) -> Option<usize> {
     let line = memchr(b'\n', input)? + 1;
     let value = if input[0] == b's' { last_number(&input[..line]) + b"\r\n".len() } else { 0 };
     Some(line + value).filter(|&bytes| bytes <= input.len())
 }
 
-/// The bytes of the first reply of `input`, which is not empty; `None` if its end has not arrived. Replies are lines, and
-/// a value has its bytes and `END` behind it.
+/// The bytes of the first reply of `input`, which is not empty; `None` if its end has not arrived. Replies are lines,
+/// and a value has its bytes and `END` behind it.
 pub(crate) fn reply_bytes(input: &[u8]) -> Option<usize> {
     let line = memchr(b'\n', input)? + 1;
     let value = if input.starts_with(b"VALUE") { last_number(&input[..line]) + b"\r\nEND\r\n".len() } else { 0 };

@@ -1,5 +1,5 @@
-//! One ring for clients and servers. Every socket has a receive in flight; a round submits the sends of all sockets that
-//! got bytes, and new receives, by the system call that waits for the next completions.
+//! One ring for clients and servers. Every socket has a receive in flight; a round submits the sends of all sockets
+//! that got bytes, and new receives, by the system call that waits for the next completions.
 
 use super::relay::{Id, Relay};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -170,9 +170,9 @@ impl Ring {
 /// Adds an operation to those that are submitted next.
 #[allow(unsafe_code)]
 fn push(ring: &mut IoUring, operation: &squeue::Entry) -> io::Result<()> {
-    // SAFETY: a socket's buffers lie on the heap and are neither moved, changed nor freed while an operation on them is in
-    // flight (`is_receiving`, `is_sending`): `Ring::send` replaces `output` only if no send is, and `Ring::close` drops
-    // the socket only if neither is. `run` never drops them. A poll has no buffer.
+    // SAFETY: a socket's buffers lie on the heap and are neither moved, changed nor freed while an operation on them is
+    // in flight (`is_receiving`, `is_sending`): `Ring::send` replaces `output` only if no send is, and `Ring::close`
+    // drops the socket only if neither is. `run` never drops them. A poll has no buffer.
     while unsafe { ring.submission().push(operation) }.is_err() {
         ring.submit()?;
     }

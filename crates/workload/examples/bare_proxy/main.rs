@@ -1,5 +1,5 @@
-//! What a proxy in front of memcached servers costs at least: one thread that moves requests and replies between sockets,
-//! in the event loop that is named. `experiments/cluster/router_floor.py` measures it beside the router.
+//! What a proxy in front of memcached servers costs at least: one thread that moves requests and replies between
+//! sockets, in the event loop that is named. `experiments/cluster/router_floor.py` measures it beside the router.
 //!
 //!     bare_proxy epoll|tokio|io_uring PORT SERVER...
 //!

@@ -1,6 +1,7 @@
 //! mcrouter's flags, and what becomes of each here. `docs/from_mcrouter.md` has this table; a test compares them.
 //!
-//! **To support a flag**: declare it as an argument of [`crate::Options`], and turn its row into `Own` of that argument.
+//! **To support a flag**: declare it as an argument of [`crate::Options`], and turn its row into `Own` of that
+//! argument.
 
 use Effect::{Missing, Own, Refused, Same, Useless};
 use ValueKind::{Integer, Level, Number, Optional, Text, Toggle};

@@ -1,7 +1,7 @@
 //! mcrouter's defaults, for a router that is started under mcrouter's name, by a symbolic link for example.
 //!
-//! `lookaside-router` has safer defaults where it differs: it serves this machine alone and bounds its connections. A unit
-//! file that starts `mcrouter` relies on mcrouter's.
+//! `lookaside-router` has safer defaults where it differs: it serves this machine alone and bounds its connections. A
+//! unit file that starts `mcrouter` relies on mcrouter's.
 
 use clap::Command;
 use std::ffi::OsStr;

@@ -30,6 +30,7 @@ use lookaside_protocol::binary::{
 use lookaside_protocol::meta::{MetaOperation, MetaVerb, encode_key};
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, Operation, Request, StoreMode, check_key};
+use lookaside_routing::Verb;
 
 /// How to respond to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,7 +283,7 @@ impl OffsetRequest {
                 BinaryReplyKind::Outcome { key, expected }
             }
             OffsetReplyKind::Admin { key, with_key } => BinaryReplyKind::Admin {
-                key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Get },
+                key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Verb(Verb::Get) },
                 with_key,
             },
             OffsetReplyKind::Stats(arguments) => {
@@ -299,7 +300,7 @@ impl OffsetRequest {
                 let meta = MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None };
                 parsed.batch.push(Request { key: wire_key, operation: Operation::Meta(meta) });
                 BinaryReplyKind::RefusedStore {
-                    key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Delete },
+                    key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Verb(Verb::Delete) },
                     status,
                 }
             }
@@ -382,14 +383,14 @@ fn to_meta<'a>(operation: &BinaryOperation<'a>) -> (ExpectedReply, MetaVerb, Str
 }
 
 fn class_of(expected: &ExpectedReply) -> CommandClass {
-    match expected {
-        ExpectedReply::Item { .. } => CommandClass::Get,
-        ExpectedReply::Touch => CommandClass::Touch,
-        ExpectedReply::Store(mode) => CommandClass::of_store(*mode),
-        ExpectedReply::Delete => CommandClass::Delete,
-        ExpectedReply::Number { direction: Direction::Up, .. } => CommandClass::Incr,
-        ExpectedReply::Number { direction: Direction::Down, .. } => CommandClass::Decr,
-    }
+    CommandClass::Verb(match expected {
+        ExpectedReply::Item { .. } => Verb::Get,
+        ExpectedReply::Touch => Verb::Touch,
+        ExpectedReply::Store(mode) => Verb::of_store(*mode),
+        ExpectedReply::Delete => Verb::Delete,
+        ExpectedReply::Number { direction: Direction::Up, .. } => Verb::Incr,
+        ExpectedReply::Number { direction: Direction::Down, .. } => Verb::Decr,
+    })
 }
 
 /// An exptime with the same meaning in the text protocol, where its 32 bits have a sign. An expiry beyond 2038 never

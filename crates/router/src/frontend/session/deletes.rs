@@ -16,11 +16,11 @@
 //! any other batch costs and a look at the connection; all else ([`DeletesInProgress`]) begins once more has arrived.
 //!
 //! Invariants: replies leave in the order of the requests. A session holds at most [`DELETES_BYTES_MAX`] for deletes
-//! in progress behind the first batch, and no more than it leaves of [`TOTAL_DELETES_BYTES_MAX`] to the others; it reads
-//! nothing more at that bound. So a session with few deletes finds space beside those that hold as much as they can. What
-//! replies hold does not count: large values must not delay deletes. While a client does not read its replies, nothing
-//! more is read, but the deletes in progress are carried on. They are also when the client has disconnected, and on a
-//! handover.
+//! in progress behind the first batch, and no more than it leaves of [`TOTAL_DELETES_BYTES_MAX`] to the others; it
+//! reads nothing more at that bound. So a session with few deletes finds space beside those that hold as much as they
+//! can. What replies hold does not count: large values must not delay deletes. While a client does not read its
+//! replies, nothing more is read, but the deletes in progress are carried on. They are also when the client has
+//! disconnected, and on a handover.
 
 use super::batch::BatchInProgress;
 use super::{ParsedBatch, PendingReply, Session, SessionEnd, WRITE_BYTES_MAX, is_shutting_down};
@@ -132,8 +132,8 @@ async fn route(context: &SessionContext, client: Context, number: u64, batch: Ba
 }
 
 impl Session<'_> {
-    /// Routes a batch that has only deletes. Returns its outcomes, or `None` if further input has arrived meanwhile: then
-    /// all replies have been written, also those to the deletes of that input.
+    /// Routes a batch that has only deletes. Returns its outcomes, or `None` if further input has arrived meanwhile:
+    /// then all replies have been written, also those to the deletes of that input.
     pub(super) async fn route_deletes(
         &mut self,
         parsed: &mut ParsedBatch,

@@ -57,8 +57,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The session waits for its client. A command of which a part has arrived is in progress for as long as it may take:
-    /// the connection is not closed for another client meanwhile.
+    /// The session waits for its client. A command of which a part has arrived is in progress for as long as it may
+    /// take: the connection is not closed for another client meanwhile.
     pub(super) fn begin_waiting(&mut self) {
         if self.input.is_empty() && self.swallow_bytes == 0 {
             self.part_since = None;
@@ -87,8 +87,8 @@ impl Session<'_> {
         SessionEnd::Stalled
     }
 
-    /// Ready once the shutdown has begun. `stopped` keeps the waker from one read to the next, and is polled only if that
-    /// may have been used, or is another.
+    /// Ready once the shutdown has begun. `stopped` keeps the waker from one read to the next, and is polled only if
+    /// that may have been used, or is another.
     fn poll_stopped(
         &mut self,
         stopped: Pin<&mut impl Future<Output = ()>>,

@@ -41,8 +41,8 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the client may have misses that no set has answered, as far as another process needs to know. That one may
-    /// lease any keys.
+    /// Whether the client may have misses that no set has answered, as far as another process needs to know. That one
+    /// may lease any keys.
     pub(super) fn may_have_misses(&self) -> bool {
         let tree = self.context.tree();
         let version = tree.leasing().unwrap_or_default().version;

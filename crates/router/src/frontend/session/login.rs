@@ -4,8 +4,8 @@
 //! parsed as those of an authenticated client. In the binary protocol, asking again for authentication takes back what
 //! was granted, as in memcached; so these requests come here even when the client has authenticated.
 //!
-//! A client that does not log in in time is disconnected, whatever it sends or does not read: whether it may connect is not
-//! known before.
+//! A client that does not log in in time is disconnected, whatever it sends or does not read: whether it may connect is
+//! not known before.
 //!
 //! Verifying a bcrypt hash occupies the thread; [`lookaside_authentication::credentials`] limits how often.
 

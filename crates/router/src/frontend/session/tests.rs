@@ -425,8 +425,8 @@ async fn has_misses_at_handover(route: &str) -> bool {
     suspended.expect("it is handed over").connection_state.session.has_misses
 }
 
-/// An upgrade with `--leases`, from a process without it, took every connection for one that has missed nothing: a value
-/// from before it was stored for a miss behind it.
+/// An upgrade with `--leases`, from a process without it, took every connection for one that has missed nothing: a
+/// value from before it was stored for a miss behind it.
 #[tokio::test]
 async fn a_process_that_does_not_know_all_misses_hands_that_over() {
     assert!(has_misses_at_handover(r#""PoolRoute|A""#).await);

@@ -21,8 +21,8 @@ pub(super) struct Fill {
 const EXPRESSIBLE: &[u8] = b"FTMOkcq";
 
 impl Fill {
-    /// The `lease-set` for a `set`, `add` or `ms`. `None` for a store that a `lease-set` cannot express, and for one that
-    /// replaces: there is no value while the token holds.
+    /// The `lease-set` for a `set`, `add` or `ms`. `None` for a store that a `lease-set` cannot express, and for one
+    /// that replaces: there is no value while the token holds.
     pub(super) fn new(request: &Request<Bytes>, lease: LeaseToken) -> Option<(Fill, Request<Bytes>)> {
         let (flags, exptime, value, meta) = match &request.operation {
             Operation::Store { mode: StoreMode::Set | StoreMode::Add, flags, exptime, value, .. } => {

@@ -1,5 +1,5 @@
-//! What becomes of the reads of a batch after their first outcomes: tokens are taken for those that missed, and reads whose
-//! token another client holds are held back.
+//! What becomes of the reads of a batch after their first outcomes: tokens are taken for those that missed, and reads
+//! whose token another client holds are held back.
 
 use super::{Role, UnansweredReads, role};
 use crate::{
@@ -147,8 +147,8 @@ impl Lookup<'_> {
         found
     }
 
-    /// Judges the outcome of a read's `lease-get`, or `get`. Returns whether there is a value. In the outcomes so far the
-    /// read has a miss.
+    /// Judges the outcome of a read's `lease-get`, or `get`. Returns whether there is a value. In the outcomes so far
+    /// the read has a miss.
     fn judge(&self, read: Read, outcome: Outcome, progress: &mut Progress<'_>) -> bool {
         let counters = self.misses.counters();
         let is_get = role(&read.request) == Role::Get;
@@ -189,8 +189,8 @@ impl Lookup<'_> {
         false
     }
 
-    /// Whether the client has a token for the key already. If the set comes over this connection, too, nothing is gained
-    /// by waiting.
+    /// Whether the client has a token for the key already. If the set comes over this connection, too, nothing is
+    /// gained by waiting.
     fn is_held(&self, read: &Read) -> bool {
         matches!(self.misses.state(read.hash, self.age), KeyState::Held(_))
     }

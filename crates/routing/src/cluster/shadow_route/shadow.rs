@@ -9,9 +9,9 @@
 //! | `keys_to_shadow` | routing keys, in place of the three above | |
 //! | `requests_fraction` | the share of the requests for these keys, drawn at random | 1 |
 //!
-//! As in mcrouter, an entry that is wrong, be it within its target, copies nothing and does not refuse the configuration;
-//! a warning says what is wrong. `shadows` that are no list are none. A named handle of a target must be right all the
-//! same: others may use it.
+//! As in mcrouter, an entry that is wrong, be it within its target, copies nothing and does not refuse the
+//! configuration; a warning says what is wrong. `shadows` that are no list are none. A named handle of a target must be
+//! right all the same: others may use it.
 
 use super::{Copies, shadowed_keys::ShadowedKeys, token_pairs::TokenPairs};
 use crate::{

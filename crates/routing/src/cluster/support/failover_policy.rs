@@ -11,9 +11,9 @@
 //! **For deletes failures are not counted**: every child that may be chosen for the key is asked, as each may hold a
 //! copy.
 //!
-//! The last two policies choose by key, as mcrouter does, so a key always has the same children. Often the first child is
-//! a pool whose servers follow it as children of their own. The server that the pool has chosen for the key has failed
-//! then, and is left out ([`FirstChoice`]).
+//! The last two policies choose by key, as mcrouter does, so a key always has the same children. Often the first child
+//! is a pool whose servers follow it as children of their own. The server that the pool has chosen for the key has
+//! failed then, and is left out ([`FirstChoice`]).
 
 use crate::{
     FailoverError, FailoverErrorSet, Outcome, Picker,

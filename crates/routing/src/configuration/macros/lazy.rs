@@ -177,8 +177,8 @@ pub(super) fn process(this: &mut Expander<'_>, at: &Json, arguments: &Arguments,
     Ok(value)
 }
 
-/// Of the first `top` items for which `where` holds, what `use` makes of each: an object has the same keys, a list stays
-/// a list. `noMatchResult` if there are none.
+/// Of the first `top` items for which `where` holds, what `use` makes of each: an object has the same keys, a list
+/// stays a list. `noMatchResult` if there are none.
 pub(super) fn foreach(this: &mut Expander<'_>, at: &Json, arguments: &Arguments, scope: &Scope<'_>) -> Expanded {
     let from = this.expand_required(at, arguments, "from", scope)?;
     let key_name = this.expand_name_of(at, arguments, "key", "key", scope)?;

@@ -1,5 +1,5 @@
-//! The verifier of listeners with `mtls:` when there is no `ssl_ca_cert`: no client has a certificate that anything here
-//! trusts, so every handshake is refused. The other listeners serve.
+//! The verifier of listeners with `mtls:` when there is no `ssl_ca_cert`: no client has a certificate that anything
+//! here trusts, so every handshake is refused. The other listeners serve.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;

@@ -1,8 +1,8 @@
-//! Releases the leases of a reply that is not sent, because it is too large (§3.2.1 of the paper). Serves `lease-get` by
-//! UDP.
+//! Releases the leases of a reply that is not sent, because it is too large (§3.2.1 of the paper). Serves `lease-get`
+//! by UDP.
 //!
-//! Its client asks again by TCP. If the leases were kept, that would find nothing but hot misses, and a page that is always
-//! too large would never be filled.
+//! Its client asks again by TCP. If the leases were kept, that would find nothing but hot misses, and a page that is
+//! always too large would never be filled.
 //!
 //! Accepted: a reply that is sent and lost takes its leases with it, and the server cannot know.
 

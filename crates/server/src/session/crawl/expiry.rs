@@ -1,8 +1,8 @@
 //! `lru_crawler crawl`: removes items that have expired from memory. Others leave when a get, a timer or eviction finds
 //! them.
 //!
-//! One crawl at a time. It begins with the command and goes on once a second ([`ExpiryCrawl::step`]), a part of the index
-//! each time: a small store is crawled before the client has its `OK`.
+//! One crawl at a time. It begins with the command and goes on once a second ([`ExpiryCrawl::step`]), a part of the
+//! index each time: a small store is crawled before the client has its `OK`.
 
 use super::ClassSet;
 use lookaside_store::{Crawl, Now, Store};
@@ -23,7 +23,8 @@ pub(crate) struct ExpiryCrawl {
 }
 
 impl ExpiryCrawl {
-    /// Starts a crawl over the items of these classes; `false` if one is under way, or if the store has too many crawls.
+    /// Starts a crawl over the items of these classes; `false` if one is under way, or if the store has too many
+    /// crawls.
     pub(crate) fn start(&self, store: &Store, classes: ClassSet, now: Now) -> bool {
         // A step takes long: a worker that waited for it would serve no client.
         let Some(mut current) = self.current.try_lock() else { return false };

@@ -351,8 +351,8 @@ impl Meta<'_> {
         MetaStatus::Debug
     }
 
-    /// What `a` adds to an `me`: ` age=1500-2530 hidden=no`. The least and the greatest number of milliseconds since the
-    /// item was stored, the latter empty if it is not known, and whether classic verbs miss it.
+    /// What `a` adds to an `me`: ` age=1500-2530 hidden=no`. The least and the greatest number of milliseconds since
+    /// the item was stored, the latter empty if it is not known, and whether classic verbs miss it.
     fn age(&self, number: StoreNumber, is_hidden: bool) -> String {
         let ItemAge { min_ms, max_ms } = self.context.store.item_age(number, self.now);
         let max_ms = max_ms.map_or_else(String::new, |max_ms| max_ms.to_string());

@@ -72,8 +72,8 @@ impl Destination for LeaseServer {
     }
 }
 
-/// Configurations with these servers in the order of deletes, of a router that reads by the one at `reads_at`. The id of
-/// each is its position.
+/// Configurations with these servers in the order of deletes, of a router that reads by the one at `reads_at`. The id
+/// of each is its position.
 fn numbered(servers: &[&str], reads_at: usize) -> ActiveConfigs {
     let mut active = in_order(servers, reads_at);
     let others = (0..servers.len()).filter(|at| *at != reads_at);
@@ -113,8 +113,8 @@ fn root_of(order: &[&str], reads_at: usize, owner: &Arc<LeaseServer>, servers: &
     }
 }
 
-/// A key moved from one server to another and back, and one router had seen the second change when the other had not. So
-/// one copied the old value to where the other copied it from, each time away from the delete that came next.
+/// A key moved from one server to another and back, and one router had seen the second change when the other had not.
+/// So one copied the old value to where the other copied it from, each time away from the delete that came next.
 #[tokio::test]
 async fn a_deleted_value_is_not_copied_to_and_fro() {
     let (a, b) = (LeaseServer::new("a:1"), LeaseServer::new("b:1"));
@@ -138,9 +138,9 @@ async fn a_deleted_value_is_not_copied_to_and_fro() {
     assert_eq!((a.value(), b.value()), (None, None));
 }
 
-/// Two routers began to cover the second and the third configuration in different orders, and a key moved on from both to
-/// where it was at first. One router copied the old value there, and the other one from there to a server that the delete
-/// had left behind.
+/// Two routers began to cover the second and the third configuration in different orders, and a key moved on from both
+/// to where it was at first. One router copied the old value there, and the other one from there to a server that the
+/// delete had left behind.
 #[tokio::test]
 async fn a_deleted_value_is_not_copied_past_the_delete_by_routers_with_different_orders() {
     let servers @ [a, b, c] = &["a:1", "b:1", "c:1"].map(LeaseServer::new);
@@ -190,8 +190,8 @@ fn only_a_key_that_has_moved_once_is_copied() {
     assert!(!places.is_owned("1", &former, &owner, &"k".into()), "deletes reach the new owner first");
 }
 
-/// One pool of a configuration took a server from another one, so the old value of a key that both have was copied to it
-/// and from there.
+/// One pool of a configuration took a server from another one, so the old value of a key that both have was copied to
+/// it and from there.
 #[test]
 fn a_server_that_a_key_keeps_is_not_copied_from() {
     let pools = |one: &str, other: &str| {

@@ -26,8 +26,8 @@ fn leasing(server: &str) -> Arc<RouterConfig> {
     parse(&format!(r#"{{ "pools": {{ "A": {{ "servers": ["{server}"] }} }}, "route": "LeaseRoute|PoolRoute|A" }}"#))
 }
 
-/// The places of a `set` were found by a delete that passed the `LeaseRoute` of each configuration as the client's own, so
-/// each `set` voided its own token: nothing was filled for as long as a pool changed.
+/// The places of a `set` were found by a delete that passed the `LeaseRoute` of each configuration as the client's own,
+/// so each `set` voided its own token: nothing was filled for as long as a pool changed.
 #[tokio::test]
 async fn plain_sets_are_stored_while_a_pool_changes() {
     let former = Server::new("old:1", Ok(Reply::NotFound));
