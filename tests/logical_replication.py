@@ -41,13 +41,15 @@ class LogicalServer(PostgresServer):
         """As `CREATE SUBSCRIPTION` takes it, by another port if one is given."""
         return f"host=127.0.0.1 port={port or self.port} user={USER} password={PASSWORD} dbname=app"
 
-    def follow(self, master: "LogicalServer", name: str, port: int | None = None) -> None:
-        """Subscribes to all tables of a server; both have the same rows."""
+    def follow(self, master: "LogicalServer", name: str, port: int | None = None, slot: str | None = None) -> None:
+        """Subscribes to all tables of a server; both have the same rows. `slot` is the name of the slot, if it is not
+        that of the subscription."""
+        slot = slot or name
         self.run(
             f"CREATE SUBSCRIPTION {name} CONNECTION '{master.address(port)}' PUBLICATION {PUBLICATION} "
-            "WITH (copy_data = false)"
+            f"WITH (copy_data = false, slot_name = '{slot}')"
         )
-        follows = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{name}'"
+        follows = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'"
         eventually(lambda: master.run(follows) == [(True,)], "the replica follows", 60)
 
     def connect_application(self) -> psycopg.Connection:

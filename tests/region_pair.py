@@ -1,5 +1,5 @@
 """Two regions by hand: a database and its replica, each with a cluster, a pool of remote markers and an invalidator;
-and users of both. `regional_users` has users with remote markers.
+and users of both. A trio has a second replica. `regional_users` has users with remote markers.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import pymysql
 from forwarder import Forwarder
 from leases import LeaseClient
 from logical_replication import LogicalServer, master_and_replica
+from monitor import Monitor, route_to
 from operating_page import start_commands
 from processes import Cluster, Invalidator, Process, Server, answers, eventually, stats
 from replicated import MariadbServer
@@ -47,7 +48,7 @@ class PairedRegion:
 
     def __init__(self, name: str, database: DatabaseServer, source: str, folder: Path) -> None:
         """`source` is the URL of the database."""
-        self.name, self.database, self.folder = name, database, folder / name
+        self.name, self.database, self.source, self.folder = name, database, source, folder / name
         self.folder.mkdir()
         # Routers serve nothing before the invalidator has caught up.
         self.cluster = MarkedCluster(name, self.folder, ("--wait-for-invalidator", "60"))
@@ -264,21 +265,20 @@ class RegionPair:
 
     def start_regions(self, databases: dict[str, tuple[DatabaseServer, str]], folder: Path) -> None:
         """A region for each database, with its URL."""
-        self.regions = []
-        for name, (database, source) in databases.items():
-            self.regions.append(PairedRegion(name, database, source, folder))
-            self.stack.callback(self.regions[-1].stop)
-        self.east, self.west = self.regions
+        self.regions: list[PairedRegion] = []
+        self.east, self.west = (self.add_region(name, *database, folder) for name, database in databases.items())
+
+    def add_region(self, name: str, database: DatabaseServer, source: str, folder: Path) -> PairedRegion:
+        """One more region."""
+        region = PairedRegion(name, database, source, folder)
+        self.stack.callback(region.stop)
+        self.regions.append(region)
+        return region
 
     def settings(self) -> dict[str, str]:
         """The settings of the page's commands."""
-
-        def shell(server: MariadbServer) -> str:
-            return f"mariadb --no-defaults --host=127.0.0.1 --port={server.port} --user=root"
-
         return {
-            "EAST": shell(self.east.database),
-            "WEST": shell(self.west.database),
+            **{region.name.upper(): mariadb_shell(region.database) for region in self.regions},
             "WEST_ADDRESS": f"master_host = '127.0.0.1', master_port = {self.west.database.port}",
             "REPLICATION_LOGIN": "master_user = 'root'",
             "WEST_ROUTER": f"127.0.0.1:{self.west.cluster.port}",
@@ -312,17 +312,60 @@ class LogicalRegionPair(RegionPair):
 
     def settings(self) -> dict[str, str]:
         """The settings of the page's commands."""
-
-        def shell(server: LogicalServer) -> str:
-            return f"psql --no-psqlrc -qAt -v ON_ERROR_STOP=1 {server.url}"
-
         return {
-            "EAST": shell(self.east.database),
-            "WEST": shell(self.west.database),
+            **{region.name.upper(): postgres_shell(region.database) for region in self.regions},
             "WEST_CONNECTION": self.west.database.address(self.link_back.port),
             "WEST_ROUTER": f"127.0.0.1:{self.west.cluster.port}",
             **self.rollout.settings(),
         }
+
+
+class RegionTrio(RegionPair):
+    """A third region, north, follows east, too, over a link of its own. A monitor watches its deletes."""
+
+    def start(self, folder: Path) -> None:
+        super().start(folder)
+        north = MariadbServer(folder, 3)
+        self.stack.callback(north.stop)
+        self.link_north = Forwarder(self.east.database.port)
+        self.stack.callback(self.link_north.close)
+        north.follow(self.link_north)
+        north.run("SET GLOBAL read_only = ON", schema=None)
+        eventually(lambda: has_account(north), "the second replica has everything", 60)
+        self.north = self.add_region("north", north, north.url(), folder)
+        self.monitor = watch_deletes(self.north, self.stack)
+
+
+class LogicalRegionTrio(LogicalRegionPair):
+    """The same with PostgreSQL."""
+
+    def start(self, folder: Path) -> None:
+        super().start(folder)
+        north, east = LogicalServer(folder, 3), self.east.database
+        self.stack.callback(north.stop)
+        north.create_versions(ROWS)
+        self.link_north = Forwarder(east.port)
+        self.stack.callback(self.link_north.close)
+        north.follow(east, "from_east", self.link_north.port, slot="north_from_east")
+        self.north = self.add_region("north", north, north.url, folder)
+        self.monitor = watch_deletes(self.north, self.stack)
+
+
+def watch_deletes(region: PairedRegion, stack: contextlib.ExitStack) -> Monitor:
+    """A monitor of a region's deletes; `stack` stops it."""
+    monitor = Monitor(region.source, region.folder / "monitor-state", region.folder, route_to(region.cluster), ages="1")
+    stack.callback(monitor.stop)
+    return monitor
+
+
+def mariadb_shell(server: MariadbServer) -> str:
+    """The shell of a database as the commands of the page call it."""
+    return f"mariadb --no-defaults --host=127.0.0.1 --port={server.port} --user=root"
+
+
+def postgres_shell(server: LogicalServer) -> str:
+    """The same with PostgreSQL."""
+    return f"psql --no-psqlrc -qAt -v ON_ERROR_STOP=1 {server.url}"
 
 
 def has_account(server: MariadbServer) -> bool:

@@ -24,7 +24,19 @@ class RegionalClient(LineClient):
     def read(self, key: str, load: Callable[[str], str]) -> tuple[str, str]:
         """Where the value came from (`cache`, `master`, `replica`), and the value; `load` gets the name of the
         database."""
-        word, value = self.call(f"read {key}").split(" ", 1)
+        return self.load("read", key, load)
+
+    def read_past_cache(self, key: str, load: Callable[[str], str]) -> tuple[str, str]:
+        """The same past the cache, from the database that the markers name."""
+        return self.load("read-past-cache", key, load)
+
+    def read_master(self, key: str, load: Callable[[str], str]) -> tuple[str, str]:
+        """The same past the cache, from the master."""
+        return self.load("read-master", key, load)
+
+    def load(self, command: str, key: str, load: Callable[[str], str]) -> tuple[str, str]:
+        """Reads by one of the commands."""
+        word, value = self.call(f"{command} {key}").split(" ", 1)
         if word == "hit":
             return "cache", value
         assert word == "load", [word, value]

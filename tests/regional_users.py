@@ -9,8 +9,16 @@ from collections import Counter
 import psycopg
 import pymysql
 from lookaside import Client, LookasideError, RegionalClient
-from processes import eventually
-from region_pair import ROWS, DatabaseServer, PairedRegion, RegionPair, connect_application
+from processes import eventually, stats
+from region_pair import (
+    ROWS,
+    DatabaseServer,
+    LogicalRegionTrio,
+    PairedRegion,
+    RegionPair,
+    RegionTrio,
+    connect_application,
+)
 
 # Longer than the router waits for a server.
 TIMEOUT_S = 10
@@ -41,6 +49,8 @@ class RegionalUsers:
         # Rows whose version went back.
         self.reversals: list[str] = []
         self.failures: list[BaseException] = []
+        # Rows whose markers may stay for an hour, as it is unknown whether a transaction has named them.
+        self.undecided: set[int] = set()
         self.is_stopped, self.may_write = threading.Event(), threading.Event()
         self.may_write.set()
         targets = [(work, region) for region in regions for work in (self.write, self.read)]
@@ -74,25 +84,32 @@ class RegionalUsers:
 
     def write_row(self, client: RegionalClient, master: DatabaseServer, connection, row: int) -> None:
         """Fails with the error of the database."""
-        # The pool may not answer in time: nothing is written then.
-        with contextlib.suppress(LookasideError):
-            begun = client.begin_write([f"row:{row}"])
-            try:
-                connection.cursor().execute(master.change(row, *begun.keys))
-            except master.errors as error:
-                self.refusals[type(error).__name__] += 1
-                self.is_stopped.wait(0.01)
-                if is_refusal(error):
-                    begun.abort()
-                else:
-                    begun.finish()
-                raise
-            finally:
-                self.tried[master.port, row] += 1
-            self.acknowledged[row] += 1
-            begun.finish()
-            # Its only writer is this one.
-            self.complete[row] = self.acknowledged[row]
+        try:
+            self.write_marked_row(client, master, connection, row)
+        except LookasideError:
+            # A server of the cluster did not answer in time; if it is that of the markers, nothing is written.
+            self.undecided.add(row)
+
+    def write_marked_row(self, client: RegionalClient, master: DatabaseServer, connection, row: int) -> None:
+        """The same. Fails, too, if a marker cannot be set or removed, or the row not be deleted in the cluster."""
+        begun = client.begin_write([f"row:{row}"])
+        try:
+            connection.cursor().execute(master.change(row, *begun.keys))
+        except master.errors as error:
+            self.refusals[type(error).__name__] += 1
+            self.is_stopped.wait(0.01)
+            if is_refusal(error):
+                begun.abort()
+            else:
+                self.undecided.add(row)
+                begun.finish()
+            raise
+        finally:
+            self.tried[master.port, row] += 1
+        self.acknowledged[row] += 1
+        begun.finish()
+        # Its only writer is this one.
+        self.complete[row] = self.acknowledged[row]
 
     def read(self, region: PairedRegion, client: RegionalClient) -> None:
         own, newest = set(self.rows_of(region)), Counter()
@@ -129,7 +146,22 @@ class RegionalUsers:
             with Client([f"127.0.0.1:{region.cluster.port}"], timeout=TIMEOUT_S) as client:
                 regional = RegionalClient(client)
                 for row in self.rows_of(region)[::2]:
+                    self.undecided.add(row)
                     regional.begin_write([f"row:{row}"])
+
+    def marked_rows(self) -> list[str]:
+        """Rows that are read from the master, but for those that have to be for an hour: `undecided`, or written more
+        often than a list of markers has places while their region's replica got nothing."""
+        marked = []
+        for region in self.regions:
+            with Client([f"127.0.0.1:{region.cluster.port}"], timeout=TIMEOUT_S) as client:
+                rows = [row for row in self.rows_of(region) if row not in self.undecided]
+                every = {row: f"marker:row:{row}|#|{0:016}" for row in rows}
+                full = client.get_many(every.values())
+                keys = [f"row:{row}" for row in rows if every[row] not in full]
+                sources = RegionalClient(client).find_sources(keys)
+            marked += [f"{region.name}: {key}" for key, source in sources.items() if source == "master"]
+        return marked
 
     def direct(self, master: DatabaseServer) -> None:
         """Directs all users to another master, one after the other, as the rollout of an application does. In the end
@@ -177,14 +209,56 @@ def is_refusal(error: Exception) -> bool:
     return is_read_only or isinstance(error, psycopg.errors.InsufficientPrivilege)
 
 
-def complete_promotion(pair: RegionPair, users: RegionalUsers, shell: subprocess.Popen) -> None:
-    """Directs the users to west when the commands of the page in `shell` demand it, and waits for their end. No cache
-    is left old, and no user writes until `resume_writes`."""
+def direct_users(pair: RegionPair, users: RegionalUsers, shell: subprocess.Popen) -> None:
+    """Directs the users to west when the commands of the page in `shell` demand it. No user writes until
+    `resume_writes`."""
     pair.rollout.wait_until_begun(shell)
     with pair.old_master_behind():
         users.direct(pair.west.database)
     pair.rollout.end()
+
+
+def wait_promoted(shell: subprocess.Popen, regions: list[PairedRegion]) -> None:
+    """Waits for the end of the commands. `regions` have everything then, and no cache of theirs is left old."""
     output, _ = shell.communicate(timeout=120)
     assert shell.returncode == 0, output
-    for region in pair.regions:
+    versions = [region.versions() for region in regions]
+    assert all(had == versions[0] for had in versions), "nothing is written before all have everything"
+    for region in regions:
         eventually(region.is_fresh, f"no cache of {region.name} is old after the promotion", 60)
+
+
+def check_follows(region: PairedRegion, master: DatabaseServer) -> None:
+    """A region gets what is committed at the master: the row, its delete, and the removal of a write's marker."""
+    region.fill()
+    before = region.cached()[7]
+    with Client([f"127.0.0.1:{region.cluster.port}"], timeout=TIMEOUT_S) as client:
+        regional = RegionalClient(client)
+        begun = regional.begin_write(["another"])
+        assert regional.find_sources(["another"]) == {"another": "master"}
+        master.run(master.change(7))
+        master.run(master.insert_into_outbox(*begun.keys))
+        begun.finish()
+        replicated = {"another": "replica"}
+        eventually(lambda: regional.find_sources(["another"]) == replicated, "the write's marker is removed", 60)
+    eventually(lambda: 7 not in region.cached(), "the old value is deleted", 60)
+    assert region.versions()[7] == before + 1
+
+
+def check_promoted(trio: RegionTrio | LogicalRegionTrio, users: RegionalUsers) -> None:
+    """After a promotion of west under load, whose users have stopped: all regions have all acknowledged commits, their
+    caches and markers agree with them, and north does not need the old master."""
+    expected = {row: users.acknowledged[row] for row in range(ROWS)}
+    assert trio.west.versions() == expected, "every acknowledged commit is there, once"
+    for region in (trio.east, trio.north):
+        eventually(lambda region=region: region.versions() == expected, f"{region.name} follows", 60)
+    for region in trio.regions:
+        eventually(region.is_fresh, f"no cache of {region.name} is old", 60)
+    eventually(lambda: users.marked_rows() == [], "all markers of replicated writes are removed", 60)
+    assert users.stale == [] and users.reversals == []
+    assert users.sources["master"] > 0 and users.sources["replica"] > 0
+    assert all(stats(region.invalidator.port)["positions_lost"] == "0" for region in trio.regions)
+    trio.east.database.kill()
+    check_follows(trio.north, trio.west.database)
+    eventually(lambda: trio.monitor.metric("watching") == 1, "the monitor reads on")
+    assert trio.monitor.metric("positions_lost_total") == 0

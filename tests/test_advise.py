@@ -51,6 +51,22 @@ def test_the_families_of_the_paper_are_placed_as_in_the_paper(tmp_path):
     assert "regional" in text and "would be saved" in text, text
 
 
+def test_a_family_is_replicated_if_each_cluster_has_more_gets_than_a_server_answers(tmp_path):
+    """400 gets a second of family `a` are 100 in each of four clusters. They were compared as if each had them all."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(requests_of_table_1()) + "\n")
+
+    def advice_on_a(server_gets: int) -> dict:
+        families = json.loads(advise(trace, "--json", "--server-gets", str(server_gets)).stdout)["families"]
+        return next(family for family in families if family["family"] == "a")
+
+    calm, hot = advice_on_a(150), advice_on_a(60)
+    assert (calm["placement"], calm["cost_bytes"]) == ("cluster", 0)
+    assert hot["placement"] == "replicated" and "100 gets/s in each cluster" in hot["why"]
+    # Two servers in each cluster: the second ones have what all clusters hold once more.
+    assert 3.9 * hot["data_bytes"] < hot["cost_bytes"] <= 4 * hot["data_bytes"]
+
+
 def test_a_trace_without_keys_is_refused_with_the_line(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("1,a:1,3,100,u,get,0\nnonsense\n")

@@ -35,7 +35,7 @@ def evicting_region(databases, tmp_path):
 
 
 @pytest.mark.parametrize("naming", ["comment", "outbox"])
-def test_a_user_reads_his_own_write_while_replication_stands_still(region, naming):
+def test_users_read_their_own_writes_while_replication_stands_still(region, naming):
     if naming not in region.databases.namings:
         pytest.skip("PostgreSQL's log has no comments")
     client = region.client()
@@ -187,6 +187,12 @@ def test_a_dead_pool_and_the_callers_choices(region):
     region.databases.write(2, ["row:2"], region.databases.namings[0])
     accepting.finish()
     assert accepting.read("row:2", region.load(2)) == ("replica", "0")
+    assert accepting.read("row:2", region.load(2)) == ("cache", "0"), "older than what its user has written"
+    assert accepting.read_master("row:2", region.load(2)) == ("master", "1"), "the user chooses so"
+    assert accepting.read_past_cache("row:2", region.load(2)) == ("replica", "0")
+    assert client.read_past_cache("row:2", region.load(2)) == ("master", "1"), "it is not known whether there is one"
+    assert accepting.read("row:2", region.load(2)) == ("cache", "0"), "nothing was cached"
+    assert accepting.statistics()["demanded"] == 1
 
     region.pool.restart()
 
@@ -194,6 +200,20 @@ def test_a_dead_pool_and_the_callers_choices(region):
         return client.call("write row:4").startswith("name ")
 
     eventually(is_marked_again, "the router uses the pool again")
+
+
+def test_a_read_past_the_cache_follows_the_markers(region):
+    """The cluster keeps the old value, as another cluster of the region does until its delete arrives."""
+    client = region.client()
+    assert client.read("row:1", region.load(1)) == ("replica", "0")
+    region.stop_replication()
+    named = client.write("row:1")
+    region.databases.write(1, named, region.databases.namings[0])
+    assert client.read_past_cache("row:1", region.load(1)) == ("master", "1")
+    assert client.read_past_cache("row:2", region.load(2)) == ("replica", "0")
+    assert client.read("row:1", region.load(1)) == ("cache", "0"), "the cache is as it was"
+    assert client.call("abort") == "aborted"
+    assert client.read_past_cache("row:1", region.load(1)) == ("replica", "0"), "the marker alone says so"
 
 
 def test_a_marker_that_is_not_cleared_expires(region):

@@ -1,5 +1,6 @@
 """The client of a replica region, for asyncio."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -8,7 +9,7 @@ from lookaside._lookaside import WriteCore
 from lookaside.async_client import AsyncClient
 from lookaside.client_base import ABSENT_TTL_S, WAIT_S
 from lookaside.plan import Key, Ttl, ttl_of, values_in_order
-from lookaside.remote_markers import BegunWrite, RemoteMarkers, Source
+from lookaside.remote_markers import BegunWrite, RemoteMarkers, Source, keys_by_source, values_by_key
 
 T = TypeVar("T")
 
@@ -84,6 +85,38 @@ class AsyncRegionalClient:
         ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)
         values = await self._client._read(names, load, ttls, False, wait, absent_ttl, timeout)
         return dict(zip(names, values, strict=True))
+
+    async def read_past_cache(
+        self,
+        keys: Iterable[Key],
+        loader: Callable[[list[Any], Source], Awaitable[Any]],
+        *,
+        timeout: float | None = None,
+    ) -> dict[Any, Any]:
+        """As `RegionalClient.read_past_cache`. The keys of both databases are loaded at the same time."""
+        sources = await self.find_sources(keys, timeout=timeout)
+        self._client._core.count_past_cache(list(sources), False)
+        parts = keys_by_source(sources)
+        loaded = await asyncio.gather(*(loader(names, source) for source, names in parts))
+        values: dict[Any, Any] = {}
+        for (_, names), part in zip(parts, loaded, strict=True):
+            values |= values_by_key(names, part)
+        return {name: values[name] for name in sources}
+
+    async def read_master(
+        self, keys: Iterable[Key], loader: Callable[[list[Any], Source], Awaitable[Any]]
+    ) -> dict[Any, Any]:
+        """As `RegionalClient.read_master`."""
+        names = list(dict.fromkeys(keys))
+        self._client._core.count_past_cache(names, True)
+        return values_by_key(names, await loader(names, "master")) if names else {}
+
+    async def find_sources(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, Source]:
+        """As `RegionalClient.find_sources`."""
+        names = list(dict.fromkeys(keys))
+        prepared = self._client._core.find_sources(names)
+        sources = await self._client._open_channel().update(prepared, timeout)
+        return dict(zip(names, sources, strict=True))
 
     def stats(self) -> dict[str, int]:
         """As `RegionalClient.stats`."""

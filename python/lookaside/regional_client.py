@@ -8,7 +8,7 @@ from lookaside._lookaside import WriteCore
 from lookaside.client import Client
 from lookaside.client_base import ABSENT_TTL_S, WAIT_S
 from lookaside.plan import Key, Ttl, ttl_of, values_in_order
-from lookaside.remote_markers import BegunWrite, RemoteMarkers, Source
+from lookaside.remote_markers import BegunWrite, RemoteMarkers, Source, keys_by_source, values_by_key
 
 T = TypeVar("T")
 
@@ -94,6 +94,44 @@ class RegionalClient:
         ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)
         values = self._client._core.read(names, load, ttls, False, wait, absent_ttl, timeout)
         return dict(zip(names, values, strict=True))
+
+    def read_past_cache(
+        self, keys: Iterable[Key], loader: Callable[[list[Any], Source], Any], *, timeout: float | None = None
+    ) -> dict[Any, Any]:
+        """The values of keys from the database that their markers name: nothing is looked up or stored in the cache.
+
+        `loader` gets the keys of one database, and its name, as that of `get_or_load_many`; its values are returned as
+        they are. A write whose markers are set is seen once it has committed, in each cluster of the region.
+        """
+        sources = self.find_sources(keys, timeout=timeout)
+        self._client._core.count_past_cache(list(sources), False)
+        values: dict[Any, Any] = {}
+        for source, names in keys_by_source(sources):
+            values |= values_by_key(names, loader(names, source))
+        return {name: values[name] for name in sources}
+
+    def read_master(self, keys: Iterable[Key], loader: Callable[[list[Any], Source], Any]) -> dict[Any, Any]:
+        """The values of keys from the master, whether or not they have markers, past the cache.
+
+        For a user whose last write of them has no marker (`RemoteWrite.unmarked`), until the replica has that write:
+        the cache may keep the row from before it, and its misses may be read from the replica. `loader` is that of
+        `get_or_load_many`, and is called once, with `"master"`, if there are keys.
+        """
+        names = list(dict.fromkeys(keys))
+        self._client._core.count_past_cache(names, True)
+        return values_by_key(names, loader(names, "master")) if names else {}
+
+    def find_sources(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, Source]:
+        """The database to read each key from past the cache.
+
+        For a query over several rows, say, which must go to the master if one of them does. A value that is loaded by
+        this must not be cached, as no lease was taken before. A key whose markers are not known in time is read from
+        the database of `RemoteMarkers.when_unknown`.
+        """
+        names = list(dict.fromkeys(keys))
+        core = self._client._core
+        sources = core.update(core.find_sources(names), timeout)
+        return dict(zip(names, sources, strict=True))
 
     def stats(self) -> dict[str, int]:
         """As `Client.stats`, and the counters of markers: `markers.marked`, `markers.found` and others."""

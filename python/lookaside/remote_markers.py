@@ -4,10 +4,11 @@ docs/operating/remote_markers.md has what the cluster needs.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lookaside._lookaside import WriteCore
 from lookaside.errors import LookasideError
+from lookaside.plan import values_in_order
 
 #: The database that a loader is to read.
 Source = Literal["master", "replica"]
@@ -30,7 +31,7 @@ class RemoteMarkers:
     per_key: bool = False
     #: Whether a write goes on if a marker cannot be set; then `unmarked` has its key.
     accept_lag: bool = False
-    #: Where a miss is read from if the pool does not say whether it has a marker. With `"replica"` reads may be older
+    #: Where a key is read from if the pool does not say whether it has a marker. With `"replica"` reads may be older
     #: than their user's writes while a server of the pool is down.
     when_unknown: Source = "master"
 
@@ -55,7 +56,7 @@ class BegunWrite:
     def unmarked(self) -> dict[str, LookasideError]:
         """The keys whose markers could not be set, each with the error: empty unless `accept_lag` is set.
 
-        Until the replica has the write, a read of them may be older than it.
+        Until the replica has the write, a read of them may be older than it; `RegionalClient.read_master` is not.
         """
         return self._core.unmarked
 
@@ -65,3 +66,18 @@ class BegunWrite:
         if comment is None:
             raise ValueError("a key has /* or */, which cannot be in a comment: name the keys by rows of the outbox")
         return comment
+
+
+def keys_by_source(sources: dict[Any, Source]) -> list[tuple[Source, list[Any]]]:
+    """The keys of each database that has some."""
+    databases: tuple[Source, ...] = ("master", "replica")
+    groups = [(source, [key for key, of in sources.items() if of == source]) for source in databases]
+    return [(source, keys) for source, keys in groups if keys]
+
+
+def values_by_key(keys: list[Any], loaded: Any) -> dict[Any, Any]:
+    """What a loader returned for keys. A key that is not in its dictionary has no row: None."""
+    values = values_in_order(keys, loaded)
+    if len(values) != len(keys):
+        raise ValueError(f"the loader returned {len(values)} values for {len(keys)} keys")
+    return dict(zip(keys, values, strict=True))

@@ -13,7 +13,7 @@ use crate::options::{
 use crate::read::{KeyGroup, Read, Step};
 use crate::results::{ReadValues, found_values, lost_as_miss, name_of, read_error};
 use crate::statistics::OwnStatistics;
-use crate::updates::{PreparedUpdate, Update, update_result};
+use crate::updates::{PreparedUpdate, Update, full_key, update_result};
 use crate::waiting::{Inside, outside};
 use bytes::Bytes;
 use lookaside_client::{
@@ -148,8 +148,8 @@ impl ClientCore {
         found_values(py, &self.connection.settings, names, found)
     }
 
-    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether another
-    /// client may.
+    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether
+    /// another client may.
     fn look_up<'py>(
         &self,
         py: Python<'py>,
@@ -259,6 +259,21 @@ impl ClientCore {
         PreparedUpdate::new(Update::AbortWrite { write: write.0.clone() })
     }
 
+    /// The databases to read keys from past the cache, in order.
+    fn find_sources(&self, keys: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::find_sources(self, keys)?))
+    }
+
+    /// Checks and counts keys that a loader is about to read past the cache; with `is_demanded` from the master,
+    /// whether or not they have markers.
+    fn count_past_cache(&self, py: Python<'_>, keys: Vec<Bound<'_, PyAny>>, is_demanded: bool) -> PyResult<()> {
+        keys.iter().try_for_each(|key| full_key(self, key).map(|_| ()))?;
+        let engine = self.connection.engine(py)?;
+        let client = self.unlimited_client(&engine).client().clone();
+        self.regional(py)?.with_client(client).count_past_cache(keys.len(), is_demanded);
+        Ok(())
+    }
+
     /// Sends an update, and waits for its outcome.
     fn update<'py>(
         &self,
@@ -319,8 +334,8 @@ impl ClientCore {
         Ok(PyBytes::new(key.py(), Key::new(&self.prefix, key)?.as_ref()))
     }
 
-    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers' admin
-    /// keys.
+    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers'
+    /// admin keys.
     fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Vec<u8>>> {
         let engine = self.connection.engine(py)?;
         let key = checked_key(py, Key::Prefixed(key.to_vec()))?;

@@ -2,15 +2,17 @@
 
 use crate::error::{client_error, error_name, exception, typed_error};
 use crate::key::{Key, checked_key};
-use crate::markers::{WriteCore, mark_error};
+use crate::markers::{WriteCore, mark_error, source_name};
 use crate::options::{exptime, unix_s};
 use crate::sync_client::ClientCore;
 use bytes::Bytes;
-use lookaside_client::{ClientError, Content, MarkError, RegionalClient, RemoteWrite, TypedClient, TypedError};
+use lookaside_client::{
+    ClientError, Content, MarkError, ReadFrom, RegionalClient, RemoteWrite, TypedClient, TypedError,
+};
 use lookaside_sync::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 
 /// An update that `ClientCore` has prepared from a call's arguments, to be sent once: by `ClientCore.update`, which
 /// blocks, or by that of a `Channel`.
@@ -27,7 +29,7 @@ impl PreparedUpdate {
     }
 }
 
-/// A request that changes what is cached.
+/// A request that changes what is cached, or that asks for remote markers.
 pub(crate) enum Update {
     Set { key: Bytes, content: Content, exptime: i64 },
     Add { key: Bytes, content: Content, exptime: i64 },
@@ -40,6 +42,7 @@ pub(crate) enum Update {
     BeginWrite { regional: RegionalClient, keys: Vec<Bytes> },
     FinishWrite { write: RemoteWrite },
     AbortWrite { write: RemoteWrite },
+    FindSources { regional: RegionalClient, keys: Vec<Bytes> },
 }
 
 /// What became of it.
@@ -59,6 +62,7 @@ pub(crate) enum Updated {
         deleted: Vec<Result<bool, ClientError>>,
     },
     Begun(Box<Result<RemoteWrite, MarkError>>),
+    Sources(Vec<ReadFrom>),
 }
 
 impl Update {
@@ -127,6 +131,12 @@ impl Update {
         Ok(Update::BeginWrite { regional: core.regional(py)?, keys })
     }
 
+    pub(crate) fn find_sources(core: &ClientCore, keys: &Bound<'_, PyAny>) -> PyResult<Update> {
+        let py = keys.py();
+        let keys = keys.try_iter()?.map(|name| full_key(core, &name?)).collect::<PyResult<_>>()?;
+        Ok(Update::FindSources { regional: core.regional(py)?, keys })
+    }
+
     pub(crate) async fn send(self, client: &TypedClient) -> Result<Updated, TypedError> {
         let plain = client.client();
         Ok(match self {
@@ -161,6 +171,10 @@ impl Update {
                 write.with_client(plain.clone()).abort().await?;
                 Updated::Stored
             }
+            Update::FindSources { regional, keys } => {
+                let found = regional.with_client(plain.clone()).find_sources(&keys).await;
+                Updated::Sources(found.map_err(ClientError::BadKey)?)
+            }
         })
     }
 }
@@ -174,6 +188,7 @@ impl Updated {
                 let write = begun.map_err(|error| mark_error(py, &error))?;
                 Ok(Bound::new(py, WriteCore(write))?.into_any())
             }
+            Updated::Sources(sources) => Ok(PyList::new(py, sources.into_iter().map(source_name))?.into_any()),
             Updated::Flag(flag) => Ok(flag.into_pyobject(py)?.to_owned().into_any()),
             Updated::Number(number) => Ok(number.into_pyobject(py)?),
             Updated::SetMany { names, stored } => {
@@ -206,7 +221,8 @@ pub(crate) fn update_result<'py>(py: Python<'py>, updated: Result<Updated, Typed
     updated.map_err(|error| typed_error(py, &error))?.into_result(py)
 }
 
-fn full_key(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+/// A key as it is sent.
+pub(crate) fn full_key(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     checked_key(key.py(), Key::new(&core.prefix, key)?)
 }
 

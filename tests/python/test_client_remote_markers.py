@@ -121,8 +121,21 @@ def write(client, region: ReplicaRegion, row: int, naming: str | None = None):
     return begun
 
 
+class Calls:
+    """A loader of rows, and the calls of it."""
+
+    def __init__(self, region: ReplicaRegion) -> None:
+        self.region = region
+        self.made: list[tuple[str, list[str]]] = []
+
+    def load(self, keys: list[str], source: str) -> dict[str, str]:
+        """The versions of rows in a database."""
+        self.made.append((source, keys))
+        return {key: self.region.load(int(key.removeprefix("row:")))(source) for key in keys}
+
+
 @pytest.mark.parametrize("naming", ["comment", "outbox"])
-def test_a_user_reads_his_own_write_while_replication_stands_still(region, client, naming):
+def test_users_read_their_own_writes_while_replication_stands_still(region, client, naming):
     if naming not in region.databases.namings:
         pytest.skip("PostgreSQL's log has no comments")
     assert read(client, region, 1) == ("replica", "0")
@@ -217,13 +230,43 @@ def test_a_dead_pool_and_the_callers_choices(region, client):
     assert read(client, region, 1) == ("master", "0"), "it is not known whether there is a marker"
     begun = accepting.begin_write(["row:2"])
     assert list(begun.unmarked) == ["row:2"]
+    region.databases.write(2, ["row:2"], region.databases.namings[0])
+    begun.finish()
     assert read(accepting, region, 2) == ("replica", "0")
+    assert read(accepting, region, 2) == ("cache", "0"), "older than what its user has written"
+    calls = Calls(region)
+    assert accepting.read_master(begun.unmarked, calls.load) == {"row:2": "1"}, "the user chooses so"
+    assert accepting.read_past_cache(["row:2"], calls.load) == {"row:2": "0"}
+    assert accepting.find_sources(["row:2"]) == {"row:2": "replica"}
+    assert client.read_past_cache(["row:2"], calls.load) == {"row:2": "1"}, "it is not known whether there is one"
+    assert [source for source, _ in calls.made] == ["master", "replica", "master"]
+    assert read(accepting, region, 2) == ("cache", "0"), "nothing was cached"
+    assert accepting.stats()["markers.demanded"] == 1
+
+
+def test_reads_past_the_cache_follow_the_markers(region, client):
+    """The cluster keeps the old value, as another cluster of the region does until its delete arrives."""
+    assert read(client, region, 1) == ("replica", "0")
+    region.stop_replication()
+    begun = client.begin_write(["row:1"])
+    region.databases.write(1, begun.keys, region.databases.namings[0])
+    calls = Calls(region)
+    rows = {"row:2": "0", "row:1": "1", "row:3": "0"}
+    read_rows = client.read_past_cache([*rows, "row:1"], calls.load)
+    assert list(read_rows.items()) == list(rows.items()), "in the order of the keys"
+    assert sorted(calls.made) == [("master", ["row:1"]), ("replica", ["row:2", "row:3"])]
+    assert client.find_sources(["row:1", "row:2"]) == {"row:1": "master", "row:2": "replica"}
+    assert read(client, region, 1) == ("cache", "0"), "the cache is as it was"
+    assert client.stats()["loads"] == 1 + 3, "those of the first read and of these"
+    begun.abort()
+    assert client.find_sources(["row:1"]) == {"row:1": "replica"}, "the marker alone says so"
 
 
 def test_a_read_that_gives_the_cache_up_reads_the_master(region, client):
     region.pool.freeze()
     try:
         assert read(client, region, 1, timeout=0.2) == ("master", "0")
+        assert client.find_sources(["row:1"], timeout=0.2) == {"row:1": "master"}
     finally:
         region.pool.thaw()
 
@@ -277,3 +320,19 @@ def test_what_cannot_be_marked_is_refused(region):
             open_client("Client", region, **settings)
     with Client([f"127.0.0.1:{region.port}"]) as cache, pytest.raises(ConfigurationError, match="routing prefix"):
         RegionalClient(cache.pool("/region/cluster/"))
+
+
+def test_reads_past_the_cache_take_and_refuse_what_others_do(region):
+    for client in (open_client(kind, region) for kind in KINDS):
+        assert client.read_master([], None) == client.read_past_cache([], None) == client.find_sources([]) == {}
+        rows = client.read_master(["row:1", "row:2", "row:1"], lambda keys, source: {"row:2": (source, keys)})
+        assert rows == {"row:1": None, "row:2": ("master", ["row:1", "row:2"])}
+        for call in (client.read_master, client.read_past_cache):
+            with pytest.raises(ValueError, match="1 values for 2 keys"):
+                call(["row:1", "row:2"], lambda keys, source: ["one"])
+            with pytest.raises(ZeroDivisionError):
+                call(["row:1"], lambda keys, source: 1 / 0)
+            with pytest.raises(InvalidKeyError):
+                call(["two words"], lambda keys, source: keys)
+        with pytest.raises(InvalidKeyError):
+            client.find_sources(["two words"])

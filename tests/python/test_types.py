@@ -34,6 +34,7 @@ regional = RegionalClient(cache, RemoteMarkers(ttl=60))
 loaded: str = regional.get_or_load("user:42", lambda source: "ada" if source == "master" else "bob")
 with regional.begin_write(["user:42"]) as write:
     named: list[str] = write.keys
+from_master: dict[str, str] = regional.read_master(["user:42"], lambda keys, source: [source for _ in keys])
 
 
 async def main() -> None:
@@ -58,6 +59,7 @@ async def main() -> None:
             return 1
 
         number_here: int = await regional_later.get_or_load("n", load_from)
+        source_later: str = (await regional_later.find_sources(["n"]))["n"]
         wrong: str = await later.get_or_load("n", load)
 
 

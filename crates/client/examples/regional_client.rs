@@ -14,21 +14,23 @@
 //!
 //! The argument is the router of the cluster, which sends keys with the prefix `marker:` to the regional pool. In front
 //! of it, in this order, `--per-key`: one marker for each key, as in the paper; `--accept-lag`: writes go on without
-//! markers; `--replica-when-unknown`: misses are read from the replica if the pool does not answer; `--ttl SECONDS`: the
-//! life of a marker.
+//! markers; `--replica-when-unknown`: keys are read from the replica if the pool does not answer; `--ttl SECONDS`:
+//! the life of a marker.
 //!
 //! | line | reply |
 //! |---|---|
-//! | `write KEY...` | `name KEY...`, the keys to name in the transaction, or `error WHY`; `unmarked KEY... name KEY...` if some have no marker |
+//! | `write KEY...` | `name KEY...`, the keys to name in the transaction, or `error WHY` |
+//! | | `unmarked KEY... name KEY...` if some have no marker |
 //! | `finish`, `abort` | `finished`, `aborted`, or `error WHY`, for the last write |
 //! | `read KEY` | `hit VALUE`; or `load master` or `load replica`, the value as the next line, and `loaded VALUE` |
+//! | `read-past-cache KEY`, `read-master KEY` | the same, but for `hit` |
 //! | `delete KEY` | `deleted` or `error WHY` |
 //! | `statistics` | each counter of markers as `name=number`, on one line |
 
 use bytes::Bytes;
 use lookaside_client::{
-    Client, DestinationOptions, MarkerForm, MarkerSettings, Origin, ReadFrom, ReadOptions, RegionalClient, RemoteWrite,
-    TcpDestination, TcpNetwork, WhenNotSet,
+    Client, DestinationOptions, MarkerForm, MarkerSettings, Origin, ReadError, ReadFrom, ReadOptions, RegionalClient,
+    RemoteWrite, TcpDestination, TcpNetwork, WhenNotSet,
 };
 use lookaside_routing::{Address, DestinationRoute};
 use std::io::{BufRead as _, Write as _};
@@ -94,6 +96,8 @@ async fn execute(line: &str, client: &RegionalClient, write: &mut Option<RemoteW
         (["finish"], Some(write)) => write.finish().await.map(|()| "finished".to_owned()),
         (["abort"], Some(write)) => write.abort().await.map(|()| "aborted".to_owned()),
         (["read", key], _) => Ok(read(client, key).await),
+        (["read-past-cache", key], _) => Ok(show_loaded(client.read_past_cache(&[key], load_one).await)),
+        (["read-master", key], _) => Ok(show_loaded(client.read_master(&[key], load_one).await)),
         (["delete", key], _) => client.client().delete(key).await.map(|_| "deleted".to_owned()),
         (["statistics"], _) => {
             let counters = client.marker_statistics();
@@ -114,14 +118,27 @@ fn show_write(write: &RemoteWrite) -> String {
     }
 }
 
+/// The value of a key from the database that the next line of standard input stands for.
+async fn load(from: ReadFrom) -> Result<Bytes, &'static str> {
+    print_line(match from {
+        ReadFrom::Master => "load master",
+        ReadFrom::Replica => "load replica",
+    });
+    next_line().await.map(Bytes::from).ok_or("standard input has ended")
+}
+
+async fn load_one(from: ReadFrom, _: Vec<Bytes>) -> Result<Vec<Bytes>, &'static str> {
+    Ok(vec![load(from).await?])
+}
+
+fn show_loaded(loaded: Result<Vec<Bytes>, ReadError<&str>>) -> String {
+    match loaded {
+        Ok(values) => format!("loaded {}", String::from_utf8_lossy(&values[0])),
+        Err(error) => format!("error {error}"),
+    }
+}
+
 async fn read(client: &RegionalClient, key: &str) -> String {
-    let load = |from| async move {
-        print_line(match from {
-            ReadFrom::Master => "load master",
-            ReadFrom::Replica => "load replica",
-        });
-        next_line().await.map(Bytes::from).ok_or("standard input has ended")
-    };
     match client.read(key, &ReadOptions::default(), load).await {
         Ok(read) => {
             let word = if read.origin == Origin::Database { "loaded" } else { "hit" };

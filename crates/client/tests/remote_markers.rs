@@ -209,8 +209,8 @@ async fn a_shared_marker_lives_on_with_each_write() {
     assert_eq!(region.read("k").await, loaded("Replica"), "it has expired");
 }
 
-/// A key with more writes under way than a list has room for is read from the master until the marker of all of them has
-/// expired, and no longer, although it is written on.
+/// A key with more writes under way than a list has room for is read from the master until the marker of all of them
+/// has expired, and no longer, although it is written on.
 #[tokio::test(start_paused = true)]
 async fn a_key_with_a_full_list_returns_to_the_replica_while_it_is_written() {
     let region = region(MarkerSettings { ttl_s: 100, ..settings() });
@@ -237,6 +237,82 @@ async fn a_pool_that_does_not_answer_sends_reads_where_the_caller_chose() {
         assert_eq!(region.read("k").await, loaded(name));
         assert_eq!(region.client.marker_statistics().unknown, 1);
     }
+}
+
+/// Each key as `SOURCE KEY`.
+async fn load_named(from: ReadFrom, keys: Vec<Bytes>) -> Result<Vec<String>, Infallible> {
+    Ok(keys.iter().map(|key| format!("{from:?} {}", String::from_utf8_lossy(key))).collect())
+}
+
+/// In another cluster of the region, too, whose old value no one has deleted yet.
+#[tokio::test(start_paused = true)]
+async fn a_read_past_the_cache_follows_the_markers_and_leaves_the_cache_alone() {
+    let region = region(settings());
+    region.cluster.lock().set("b", "old");
+    let write = region.client.begin_write(&["b", "d"]).await.expect("marked");
+    let sources = region.client.find_sources(&["b", "c"]).await;
+    assert_eq!(sources, Ok(vec![ReadFrom::Master, ReadFrom::Replica]));
+    let read = region.client.read_past_cache(&["a", "b", "c", "d", "b"], load_named).await;
+    assert_eq!(read.expect("read"), ["Replica a", "Master b", "Replica c", "Master d", "Master b"]);
+    assert_eq!(region.cluster.lock().lines, 0, "nothing is looked up or filled");
+
+    region.invalidate(write.keys());
+    assert_eq!(region.client.read_past_cache(&["b"], load_named).await.expect("read"), ["Replica b"]);
+    let counted = region.client.marker_statistics();
+    assert_eq!((counted.searches, counted.found, counted.unknown, counted.demanded), (8, 4, 0, 0));
+    assert_eq!(region.client.client().statistics().loads, 6);
+}
+
+/// A read by the cache would return what was there before the write, or fill that from the replica.
+#[tokio::test(start_paused = true)]
+async fn a_user_without_a_marker_reads_the_master_past_the_cache() {
+    let accepting =
+        MarkerSettings { when_not_set: WhenNotSet::AcceptLag, when_unknown: ReadFrom::Replica, ..settings() };
+    let region = region(accepting);
+    region.pool_network.set(Mode::Refuse);
+    let write = region.client.begin_write(&["k", "other"]).await.expect("accepted");
+    write.finish().await.expect("deleted");
+    assert_eq!(region.read("k").await, loaded("Replica"));
+    let unmarked: Vec<&Bytes> = write.unmarked().map(|(key, _)| key).collect();
+    let before = region.cluster.lock().lines;
+    let read = region.client.read_master(&unmarked, load_named).await.expect("read");
+    assert_eq!(read, ["Master k", "Master other"]);
+    assert_eq!(region.cluster.lock().lines, before, "nothing is looked up, leased or filled");
+    assert_eq!(region.read("k").await, (Origin::Cache, "Replica".into()));
+    let past_cache = region.client.read_past_cache(&["k"], load_named).await.expect("read");
+    assert_eq!(past_cache, ["Replica k"], "when_unknown");
+    assert_eq!(region.client.marker_statistics().demanded, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_past_the_cache_fail_as_other_reads_do() {
+    let region = region(settings());
+    let client = &region.client;
+    let refused = client.read_master(&["two words"], load_named).await;
+    assert!(matches!(refused, Err(ReadError::BadKey(_))));
+    assert!(client.read_past_cache(&["two words"], load_named).await.is_err());
+    assert!(client.find_sources(&["two words"]).await.is_err());
+    let fail = |_, _| async { Err::<Vec<()>, _>("no row") };
+    assert_eq!(client.read_master(&["k"], fail).await, Err(ReadError::Load("no row")));
+    assert_eq!(client.read_past_cache(&["k"], fail).await, Err(ReadError::Load("no row")));
+    let short = |_, _| async { Ok::<_, Infallible>(vec![()]) };
+    assert_eq!(client.read_master(&["a", "b"], short).await, Err(ReadError::LoadedCount { keys: 2, loaded: 1 }));
+    let no_keys: [&str; 0] = [];
+    assert_eq!(client.read_master(&no_keys, fail).await, Ok(Vec::new()), "there is nothing to load");
+    assert_eq!(client.read_past_cache(&no_keys, fail).await, Ok(Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_reads_past_the_cache() {
+    let region = region(settings());
+    region.pool.lock().delay = Duration::from_secs(3600);
+    let client = region.client.client().clone().with_deadline(Duration::from_millis(1));
+    let client = region.client.with_client(client);
+    assert_eq!(client.find_sources(&["k"]).await, Ok(vec![ReadFrom::Master]), "when_unknown");
+    let read = client.read_past_cache(&["k"], load_named).await;
+    assert_eq!(read, Err(ReadError::DeadlineExceeded));
+    let load_forever = |_, _| std::future::pending::<Result<Vec<()>, Infallible>>();
+    assert_eq!(client.read_master(&["k"], load_forever).await, Err(ReadError::DeadlineExceeded));
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,12 +19,12 @@ const EXAMPLES: &str = "Examples:
   lookaside advise --clusters 2 --separator / --json trace.csv
   lookaside advise --clusters 2 --watch 10.0.1.11:11211,10.0.1.12:11211,10.0.2.11:11211,10.0.2.12:11211 --seconds 30
 
-A line of the trace is timestamp,key,key size,value size,client,operation,ttl, as in Twitter's traces. Without clients no
-family is proposed for a regional pool.
+A line of the trace is timestamp,key,key size,value size,client,operation,ttl, as in Twitter's traces. Without clients
+no family is proposed for a regional pool.
 
 --watch reads the requests that servers answer, by `watch`: of all servers of the pool, in all clusters. It slows them
-while it lasts. A server sees routers in place of users, so give --client-addresses only if clients connect to the servers
-themselves. Ctrl-C ends it and prints what there is.";
+while it lasts. A server sees routers in place of users, so give --client-addresses only if clients connect to the
+servers themselves. Ctrl-C ends it and prints what there is.";
 
 /// Options of `lookaside advise`.
 #[derive(Clone, Debug, clap::Args)]
@@ -81,6 +81,7 @@ pub fn run(options: &Options) -> Result<()> {
     let advices = advise(
         families,
         &AdviceOptions {
+            clusters: options.clusters,
             regional_users_max: options.regional_users,
             server_gets_per_s: options.server_gets.into(),
             server_bytes: u64::from(options.server_memory) << 20,

@@ -1,5 +1,9 @@
-//! Where a family of keys should be cached: in each cluster, once for the region (§4.2), in a replicated pool (§3.2.3), or
-//! in a pool of its own (§3.2.2). The paper decides by hand; these rules put its factors into numbers.
+//! Where a family of keys should be cached: in each cluster, once for the region (§4.2), in a replicated pool (§3.2.3),
+//! or in a pool of its own (§3.2.2). The paper decides by hand; these rules put its factors into numbers.
+//!
+//! The clusters of a region share its traffic: users are routed to them at random (§4.2), so each has an equal part of
+//! the gets of a family. A pool of a cluster, also a replicated one, has to answer that part alone; the regional pool
+//! answers all.
 
 use crate::key_families::Family;
 
@@ -19,6 +23,8 @@ pub enum Placement {
 /// What the rules compare with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdviceOptions {
+    /// Clusters that share the gets, as [`FamilyMeter`](crate::FamilyMeter) has counted them. Default 2.
+    pub clusters: u32,
     /// A family may be regional if the median of its users per key is at most this. Default 3; the paper moved a family
     /// with 1, and kept one with 30.
     pub regional_users_max: u32,
@@ -30,7 +36,7 @@ pub struct AdviceOptions {
 
 impl Default for AdviceOptions {
     fn default() -> Self {
-        AdviceOptions { regional_users_max: 3, server_gets_per_s: 500_000.0, server_bytes: 64 << 30 }
+        AdviceOptions { clusters: 2, regional_users_max: 3, server_gets_per_s: 500_000.0, server_bytes: 64 << 30 }
     }
 }
 
@@ -102,13 +108,16 @@ impl Totals {
         Advice { family, placement, saved_bytes, cost_bytes, why }
     }
 
-    /// §3.2.3: many keys at once, a data set that fits into one or two servers, more requests than a server can answer.
+    /// §3.2.3: many keys at once, a data set that fits into one or two servers, and in each cluster more requests than
+    /// a server can answer.
     fn replicated(&self, family: &Family, options: &AdviceOptions) -> Option<(Placement, String)> {
         let fits = family.data_bytes <= REPLICATED_SERVERS_MAX * options.server_bytes;
-        let is_hot = family.gets_per_s > options.server_gets_per_s && family.keys_per_page >= BATCH_KEYS_MIN;
+        let gets_per_s = gets_of_a_cluster(family, options);
+        let is_hot = gets_per_s > options.server_gets_per_s && family.keys_per_page >= BATCH_KEYS_MIN;
         (fits && is_hot).then(|| {
             let why = format!(
-                "more gets than a server answers ({:.0}/s), {:.0} keys at once, and all of it fits into {} servers",
+                "{gets_per_s:.0} gets/s in each cluster, where a server answers {:.0}, {:.0} keys at once, and all of it \
+                 fits into {} servers",
                 options.server_gets_per_s, family.keys_per_page, REPLICATED_SERVERS_MAX
             );
             (Placement::Replicated, why)
@@ -154,10 +163,15 @@ impl Totals {
     }
 }
 
-/// What the copies of a replicated family take beyond the first one in each cluster: as many servers have all of it as
-/// its gets need.
+/// The part of a family's gets that reaches one cluster.
+fn gets_of_a_cluster(family: &Family, options: &AdviceOptions) -> f64 {
+    family.gets_per_s / f64::from(options.clusters)
+}
+
+/// What the copies of a replicated family take beyond the first one in each cluster: there as many servers have all of
+/// it as the gets of the cluster need.
 fn replication_bytes(family: &Family, options: &AdviceOptions) -> u64 {
-    let copies = (family.gets_per_s / options.server_gets_per_s).ceil().max(1.0) as u64;
+    let copies = (gets_of_a_cluster(family, options) / options.server_gets_per_s).ceil().max(1.0) as u64;
     (family.data_bytes + family.duplicate_bytes).saturating_mul(copies - 1)
 }
 
@@ -214,17 +228,37 @@ mod tests {
 
     #[test]
     fn a_small_family_that_is_read_in_batches_beyond_one_server_is_replicated() {
-        let hot = Family { keys_per_page: 100.0, ..family("hot", 800_000.0, 64, 10) };
+        let hot = Family { keys_per_page: 100.0, ..family("hot", 1_600_000.0, 64, 10) };
         assert_eq!(placements(vec![hot.clone()]), [("hot".to_owned(), Placement::Replicated)]);
-        // 800,000 gets a second need two servers. In each of two clusters the second one has another 10 MiB.
+        // Each of two clusters has 800,000 gets a second, which need two servers. The second one has another 10 MiB.
         let advice = &advise(vec![hot.clone()], &AdviceOptions::default())[0];
         assert_eq!((advice.saved_bytes, advice.cost_bytes), (0, 20 << 20));
         for other in [
             Family { keys_per_page: 2.0, ..hot.clone() },
-            Family { gets_per_s: 400_000.0, ..hot.clone() },
+            Family { gets_per_s: 900_000.0, ..hot.clone() },
             Family { data_bytes: 200 << 30, ..hot.clone() },
         ] {
             assert_eq!(placements(vec![other])[0].1, Placement::Cluster);
+        }
+    }
+
+    /// Each cluster was charged with copies for the gets of all.
+    #[test]
+    fn the_copies_of_a_replicated_family_are_those_that_the_gets_of_each_cluster_need() {
+        // 2,400,000 gets a second of 10 MiB; a server answers 500,000. In one cluster five servers must have them, and
+        // each but the first is a copy of 10 MiB. Two clusters have 1,200,000 gets each, for which three servers are
+        // needed there: two copies more in each. Four clusters have 600,000 each: two servers, one copy more in each.
+        // Of five clusters each has 480,000, which one server answers.
+        for (clusters, copies_more, placement) in [
+            (1, 4, Placement::Replicated),
+            (2, 2 * 2, Placement::Replicated),
+            (4, 4, Placement::Replicated),
+            (5, 0, Placement::Cluster),
+        ] {
+            let duplicate_bytes = u64::from(clusters - 1) * (10 << 20);
+            let hot = Family { keys_per_page: 100.0, duplicate_bytes, ..family("hot", 2_400_000.0, 64, 10) };
+            let advice = &advise(vec![hot], &AdviceOptions { clusters, ..AdviceOptions::default() })[0];
+            assert_eq!((advice.placement, advice.cost_bytes), (placement, copies_more * (10 << 20)), "{clusters}");
         }
     }
 

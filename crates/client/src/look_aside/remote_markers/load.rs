@@ -1,4 +1,4 @@
-//! Loads missed keys from the master or from the replica, each as its markers demand.
+//! Loads keys from the master or from the replica, each as its markers or the caller demand.
 
 use bytes::Bytes;
 use futures_util::future::try_join;
@@ -6,7 +6,7 @@ use futures_util::future::try_join;
 /// Which database to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadFrom {
-    /// The master: the replica may not have the last write of the key yet.
+    /// The master: the replica may not have the last write of the key yet, or the caller demands it.
     Master,
     /// The replica of this region.
     Replica,

@@ -6,6 +6,7 @@
 //!                3. delete k in the local cluster                  RemoteWrite::finish
 //!   replication: the replica applies the transaction; its invalidator deletes k and the marker
 //!   miss of k:   lease-get k; then look for markers of k: none -> the replica, one -> the master   ReadFrom
+//!   past the cache: look for markers of k, or read the master in any case; fill nothing   read_past_cache, read_master
 //! ```
 //!
 //! The paper has one marker for each key, and accepts a race: the replication of one write deletes the marker of
@@ -24,9 +25,13 @@
 //! no restart), and that the time from `begin_write` to the commit and the lag of replication are together less than
 //! [`MarkerSettings::ttl_s`].
 //!
+//! A read past the cache (`read_past_cache`) needs neither `finish` nor the same cluster: the pool is the region's, and
+//! what a cluster has cached does not matter.
+//!
 //! Invariants:
-//! * The markers are looked up after the lease was taken, never before or beside it: a marker that is not seen was set
-//!   later, so the delete of its write comes later than the lease and voids it.
+//! * What is loaded past the cache is not filled: there is no lease that a delete could void.
+//! * For a value that is filled, the markers are looked up after the lease was taken, never before or beside it: a
+//!   marker that is not seen was set later, so the delete of its write comes later than the lease and voids it.
 //! * A write's own marker is stored before its token is listed: a listed token without a marker is a replicated write.
 //! * No step removes a marker that another write may need. Failures keep markers: they cost reads of the master.
 //!

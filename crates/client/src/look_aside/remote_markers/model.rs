@@ -81,6 +81,8 @@ enum Order {
     LeaseFirst,
     /// As if both travelled in one batch, and the pool were faster.
     MarkersFirst,
+    /// Without a lease: it reads past the cache. A writer does so before its local delete.
+    PastCache,
 }
 
 #[derive(Clone, Debug)]
@@ -241,13 +243,14 @@ impl World {
             UserStep::Commit(ref marking) => {
                 world.log.push([Bytes::from_static(KEY), marking.marker()]);
                 world.users[user].written = world.log.len();
-                UserStep::DeleteLocally
+                if order == Order::PastCache { search(Some(false)) } else { UserStep::DeleteLocally }
             }
             UserStep::DeleteLocally => {
                 world.delete(KEY);
                 if reads { UserStep::LeaseGet(None) } else { UserStep::Ended }
             }
             UserStep::LeaseGet(None) if order == Order::MarkersFirst => search(None),
+            UserStep::LeaseGet(None) if order == Order::PastCache => search(Some(false)),
             UserStep::LeaseGet(source) => match (world.cached, source) {
                 (Some(version), _) => {
                     see(version)?;
@@ -495,6 +498,22 @@ fn with_one_marker_for_each_key_the_replication_of_one_write_uncovers_another() 
 fn a_reader_that_looks_for_markers_before_it_has_the_lease_fills_an_old_value() {
     let users = vec![writer(MarkerForm::PerWrite, 1), reader(Order::MarkersFirst)];
     assert_stale_after(World::new(MarkerForm::PerWrite, NO_FAULTS, users), "Fill(0)");
+}
+
+/// It needs no local delete: a value that the cluster has cached does not matter.
+#[test]
+fn a_writer_that_reads_past_the_cache_reads_its_own_write() {
+    let past_cache = |token| User { order: Order::PastCache, ..writer(MarkerForm::PerWrite, token) };
+    let world = |users| World::new(MarkerForm::PerWrite, NO_FAULTS, users);
+    let another = User { reads: false, ..writer(MarkerForm::PerWrite, 2) };
+    assert_never_stale(world(vec![past_cache(1), another]), 1_000);
+    assert_never_stale(world(vec![past_cache(1), reader(Order::LeaseFirst)]), 100);
+
+    let faults = Faults { pool_fails: true, repeats_deletes: true, ..NO_FAULTS };
+    let alone = || vec![past_cache(1)];
+    assert_never_stale(World::new(MarkerForm::PerWrite, faults, alone()), 20);
+    let to_replica = Faults { when_unknown: ReadFrom::Replica, ..faults };
+    assert_stale_after(World::new(MarkerForm::PerWrite, to_replica, alone()), "Load { from: Replica");
 }
 
 /// The limit of the guarantee: a marker must not vanish before its write is replicated.

@@ -1,4 +1,5 @@
-//! The application's client in a replica region: it sets markers before writes, and looks for them at misses.
+//! The application's client in a replica region: it sets markers before writes, and looks for them at misses and at
+//! reads past the cache.
 
 use super::exchange;
 use super::load::{ReadFrom, load_each};
@@ -12,7 +13,7 @@ use crate::look_aside::client::{Client, check_and_copy_keys};
 use crate::look_aside::{ClientError, ReadError, ReadOptions, Value};
 use crate::tasks::spawn;
 use bytes::Bytes;
-use lookaside_protocol::KEY_BYTES_MAX;
+use lookaside_protocol::{KEY_BYTES_MAX, KeyError};
 use lookaside_routing::{BoxFuture, Route};
 use lookaside_sync::Mutex;
 use std::{collections::HashSet, fmt, sync::Arc};
@@ -177,6 +178,63 @@ impl RegionalClient {
         self.client.read_many(keys, options, self.loader(load)).await
     }
 
+    /// Reads keys past the cache, in order: no key is looked up, filled or leased. `load` gets the keys of each
+    /// database, the master's if they have a marker; it may be called twice at the same time, for the keys of each.
+    ///
+    /// A write whose markers are set is seen once it has committed, in each cluster of the region: it needs no
+    /// [`finish`](RemoteWrite::finish) before, and what a cluster has cached does not matter.
+    pub async fn read_past_cache<T, K, E, F, L>(&self, keys: &[K], load: F) -> Result<Vec<T>, ReadError<E>>
+    where
+        K: AsRef<[u8]>,
+        F: FnMut(ReadFrom, Vec<Bytes>) -> L + Send,
+        L: Future<Output = Result<Vec<T>, E>> + Send,
+    {
+        let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
+        let read = async {
+            let sources = self.search(&keys, false).await;
+            self.count_past_cache(keys.len(), false);
+            load_all(keys, &sources, load).await
+        };
+        self.client.limit(read).await.unwrap_or(Err(ReadError::DeadlineExceeded))
+    }
+
+    /// Reads keys from the master, past the cache, in order, whether or not they have markers. For a user whose last
+    /// write of them has none ([`RemoteWrite::unmarked`]), until the replica has it: the cache may keep the row from
+    /// before that write, and its misses may be read from the replica. `load` is called once, with
+    /// [`ReadFrom::Master`], if there are keys.
+    pub async fn read_master<T, K, E, F, L>(&self, keys: &[K], load: F) -> Result<Vec<T>, ReadError<E>>
+    where
+        K: AsRef<[u8]>,
+        F: FnMut(ReadFrom, Vec<Bytes>) -> L + Send,
+        L: Future<Output = Result<Vec<T>, E>> + Send,
+    {
+        let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
+        self.count_past_cache(keys.len(), true);
+        let sources = vec![ReadFrom::Master; keys.len()];
+        let read = load_all(keys, &sources, load);
+        self.client.limit(read).await.unwrap_or(Err(ReadError::DeadlineExceeded))
+    }
+
+    /// The database to read each key from past the cache, in order: for a query over several rows, say, which must go
+    /// to the master if one of them does. A key whose markers are not known when the client's deadline has passed is
+    /// read from [`MarkerSettings::when_unknown`].
+    ///
+    /// A value that is loaded by this must not be cached: the markers were looked for without a lease. For values that
+    /// are to be cached there is [`RegionalClient::loader`].
+    pub async fn find_sources<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<ReadFrom>, KeyError> {
+        let keys = check_and_copy_keys(keys)?;
+        Ok(self.search(&keys, true).await)
+    }
+
+    /// Counts keys as [`RegionalClient::read_past_cache`] does, or with `is_demanded` as
+    /// [`RegionalClient::read_master`]. For a caller that runs its loader by itself, as the Python package does.
+    pub fn count_past_cache(&self, keys: usize, is_demanded: bool) {
+        self.client.count_loads(keys);
+        if is_demanded {
+            self.markers.counters.demanded.add(keys as u64);
+        }
+    }
+
     /// A loader for [`Client::read_many`], [`TypedClient::get_or_load_many`](crate::TypedClient::get_or_load_many) or a
     /// node of a [`Plan`](crate::Plan), which looks for the markers of the keys that have missed, and calls `load` with
     /// the database to read them from. These calls have taken the leases by then, as the guarantee needs.
@@ -191,7 +249,7 @@ impl RegionalClient {
         move |keys| {
             let (client, load) = (client.clone(), load.clone());
             Box::pin(async move {
-                let sources = client.find_sources(&keys).await;
+                let sources = client.search(&keys, false).await;
                 load_each(keys, &sources, |from, keys| (load.lock())(from, keys)).await
             })
         }
@@ -199,14 +257,20 @@ impl RegionalClient {
 }
 
 impl RegionalClient {
-    /// Where to read each key.
-    async fn find_sources(&self, keys: &[Bytes]) -> Vec<ReadFrom> {
+    /// Where to read each key. With `is_limited` the markers are looked for until the client's deadline; otherwise the
+    /// caller sees to that.
+    async fn search(&self, keys: &[Bytes], is_limited: bool) -> Vec<ReadFrom> {
         let Markers { settings, counters, .. } = &*self.markers;
         let names: Vec<_> = keys.iter().map(|key| MarkerNames::new(settings, key)).collect();
         let mut searches: Vec<_> = names.iter().flatten().cloned().map(MarkerSearch::new).collect();
         counters.searches.add(searches.len() as u64);
-        exchange::run(&self.pool, &mut searches).await;
-        let mut found = searches.iter().map(|search| search.found().expect("the exchange is over"));
+        let exchange = exchange::run(&self.pool, &mut searches);
+        match is_limited {
+            true => _ = self.client.limit(exchange).await,
+            false => exchange.await,
+        }
+        // A search that the deadline has ended has found nothing out.
+        let mut found = searches.iter().map(|search| search.found().unwrap_or(Found::Unknown));
         // No write of a key that is too long has a marker: it was refused.
         let source = |names: &Option<MarkerNames>| {
             names
@@ -214,6 +278,20 @@ impl RegionalClient {
                 .map_or(ReadFrom::Replica, |_| self.markers.source(found.next().expect("one search per name")))
         };
         names.iter().map(source).collect()
+    }
+}
+
+/// Loads keys past the cache: nothing is filled, and so nothing needs a lease.
+async fn load_all<T, E, F, L>(keys: Vec<Bytes>, sources: &[ReadFrom], load: F) -> Result<Vec<T>, ReadError<E>>
+where
+    F: FnMut(ReadFrom, Vec<Bytes>) -> L,
+    L: Future<Output = Result<Vec<T>, E>>,
+{
+    let (wanted, load) = (keys.len(), Mutex::new(load));
+    let loaded = load_each(keys, sources, |from, keys| (load.lock())(from, keys)).await.map_err(ReadError::Load)?;
+    match loaded.len() == wanted {
+        true => Ok(loaded),
+        false => Err(ReadError::LoadedCount { keys: wanted, loaded: loaded.len() }),
     }
 }
 

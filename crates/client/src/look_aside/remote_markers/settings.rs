@@ -24,7 +24,7 @@ pub struct MarkerSettings {
     /// What [`begin_write`](super::RegionalClient::begin_write) does if a marker cannot be set. Default
     /// [`WhenNotSet::Fail`].
     pub when_not_set: WhenNotSet,
-    /// Where a miss is read from if the pool does not say whether there is a marker. Default [`ReadFrom::Master`]: with
+    /// Where a key is read from if the pool does not say whether there is a marker. Default [`ReadFrom::Master`]: with
     /// [`ReadFrom::Replica`] reads may be stale while a server of the pool is down.
     pub when_unknown: ReadFrom,
     /// The seed of the tokens; `None` (default) for a random one. Two clients with one seed clear each other's markers.
@@ -47,7 +47,8 @@ pub enum WhenNotSet {
     /// Fail, before anything was written.
     Fail,
     /// Go on. [`RemoteWrite::unmarked`](super::RemoteWrite::unmarked) has the keys that may be read stale until
-    /// replication has caught up: the application may read them from the master for a while, or accept that.
+    /// replication has caught up: the application may read them from the master for a while
+    /// ([`read_master`](super::RegionalClient::read_master)), or accept that.
     AcceptLag,
 }
 

@@ -12,10 +12,12 @@ counters! {
     marked,
     /// Keys of writes whose marker could not be set.
     not_marked,
-    /// Missed keys whose markers were looked for.
+    /// Keys whose markers were looked for: missed ones, and those that are read past the cache.
     searches,
-    /// Missed keys that were read from the master, since they had a marker.
+    /// Of these, the keys that had a marker, and are read from the master.
     found,
-    /// Missed keys for which the pool did not say whether they have a marker.
+    /// Of these, the keys for which the pool did not say whether they have a marker.
     unknown,
+    /// Keys that the application has demanded from the master ([`crate::RegionalClient::read_master`]).
+    demanded,
 }

@@ -100,7 +100,7 @@ impl RemoteWrite {
 
     /// The keys whose markers could not be set, with the reasons: empty unless the settings say
     /// [`WhenNotSet::AcceptLag`](super::WhenNotSet::AcceptLag). Until the replica has the write, a read of them may be
-    /// older; an application that must not see that reads them from the master, not from the cache.
+    /// older; an application that must not see that reads them by [`RegionalClient::read_master`] until then.
     pub fn unmarked(&self) -> impl Iterator<Item = (&Bytes, &ClientError)> {
         self.written.iter().filter_map(|written| Some((&written.key, written.result.as_ref().err()?)))
     }
