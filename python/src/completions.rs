@@ -7,7 +7,7 @@ use crate::error::typed_error;
 use crate::markers::source_name;
 use crate::options::Settings;
 use crate::read::LoadFailed;
-use crate::results::{Found, ReadValues, found_values, lost_as_miss, name_of, read_error};
+use crate::results::{Found, ReadValues, found_content, found_values, name_of, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -174,18 +174,15 @@ impl Completions {
 
 impl Reply {
     fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
-        let settings = completions.settings();
-        let values = settings.values;
+        let values = completions.settings().values;
         match self {
-            Reply::Value { found, default } => {
-                match lost_as_miss(found, settings.is_udp()).map_err(|error| typed_error(py, &error))? {
-                    Some(content) => values.decode(py, &content),
-                    None => Ok(default.into_bound(py)),
-                }
-            }
+            Reply::Value { found, default } => match found_content(found).map_err(|error| typed_error(py, &error))? {
+                Some(content) => values.decode(py, &content),
+                None => Ok(default.into_bound(py)),
+            },
             Reply::Values { found, names } => {
-                let names = names.into_iter().map(|name| name.into_bound(py)).collect();
-                Ok(found_values(py, settings, names, found)?.into_any())
+                let names = names.into_iter().map(|name| name.into_bound(py));
+                Ok(found_values(py, values, names, found)?.into_any())
             }
             Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {

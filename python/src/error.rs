@@ -31,8 +31,10 @@ pub(crate) fn codec_error(py: Python<'_>, name: &str, message: String, cause: Py
 pub(crate) fn error_name(error: &ClientError) -> &'static str {
     match error {
         ClientError::BadKey(_) => "InvalidKeyError",
-        ClientError::Failed(_) => "CacheUnavailableError",
-        ClientError::Refused { .. } | ClientError::Unexpected { .. } => "RefusedError",
+        ClientError::Failed(_) | ClientError::DatagramLost { .. } => "CacheUnavailableError",
+        ClientError::Refused { .. } | ClientError::UnknownCommand { .. } | ClientError::Unexpected { .. } => {
+            "RefusedError"
+        }
         ClientError::NotStored => "NotStoredError",
         ClientError::DeadlineExceeded => "DeadlineExceededError",
     }

@@ -34,13 +34,6 @@ pub(crate) struct Settings {
     pub(crate) values: ValueCodec,
 }
 
-impl Settings {
-    /// Whether gets are sent to servers by UDP.
-    pub(crate) fn is_udp(&self) -> bool {
-        self.direct.udp.is_some()
-    }
-}
-
 /// The fields of `lookaside.Tls`.
 #[derive(FromPyObject)]
 pub(crate) struct TlsArguments {

@@ -11,7 +11,7 @@ use crate::options::{
     Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
 use crate::read::{KeyGroup, Read, Step};
-use crate::results::{ReadValues, found_values, lost_as_miss, name_of, read_error};
+use crate::results::{ReadValues, found_content, found_values, name_of, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
@@ -128,7 +128,7 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.get::<Content>(&key))?;
-        match lost_as_miss(found, self.connection.settings.is_udp()).map_err(|error| typed_error(py, &error))? {
+        match found_content(found).map_err(|error| typed_error(py, &error))? {
             Some(content) => self.values().decode(py, &content),
             None => Ok(default),
         }
@@ -145,11 +145,11 @@ impl ClientCore {
         let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
-        found_values(py, &self.connection.settings, names, found)
+        found_values(py, self.values(), names, found)
     }
 
-    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether another
-    /// client may.
+    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether
+    /// another client may. No client may fill the misses of a server without leases.
     fn look_up<'py>(
         &self,
         py: Python<'py>,
@@ -161,14 +161,11 @@ impl ClientCore {
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.client().get(&key))?;
         let none = py.None().into_bound(py);
-        let lookup = found.map_err(|error| match error {
-            // A datagram was lost, so the server may have given a lease: it is not one without leases.
-            ClientError::Refused { .. } if self.connection.settings.is_udp() => {
-                exception(py, "CacheUnavailableError", error.to_string())
-            }
-            error => client_error(py, &error),
-        });
-        match lookup? {
+        let lookup = match found {
+            Err(ClientError::UnknownCommand { .. }) => Lookup::Miss { lease: Lease::Unsupported },
+            found => found.map_err(|error| client_error(py, &error))?,
+        };
+        match lookup {
             Lookup::Hit { value, flags } => {
                 let decoded = self.connection.settings.codec.decode::<Content>(value, flags);
                 let content = decoded.map_err(|error| decode_error(py, &error))?;
