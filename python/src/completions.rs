@@ -6,8 +6,9 @@ use crate::connection::Connection;
 use crate::error::typed_error;
 use crate::markers::source_name;
 use crate::options::Settings;
+use crate::positions::positions;
 use crate::read::LoadFailed;
-use crate::results::{Found, ReadValues, found_content, found_values, name_of, read_error};
+use crate::results::{Found, ReadValues, found_content, found_values, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -190,8 +191,7 @@ impl Reply {
                 Ok((PyList::new(py, values)?, undecodable).into_pyobject(py)?.into_any())
             }
             Reply::ToLoad { missing, from, keys, names, loaded } => {
-                let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
-                let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
+                let wanted = positions(&missing, &keys).map(|index| names[index].clone_ref(py)).collect();
                 let loaded = Mutex::new(Some((loaded, RunningLoad::new(completions.clone()))));
                 let request = LoadRequest { completions: completions.clone(), keys: wanted, from, loaded };
                 Ok(Bound::new(py, request)?.into_any())

@@ -3,7 +3,6 @@
 use crate::codec::ValueCodec;
 use crate::error::{client_error, exception, typed_error};
 use crate::read::LoadFailed;
-use bytes::Bytes;
 use lookaside_client::{ClientError, Content, ReadError, TypedError, TypedReadError};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -75,16 +74,6 @@ impl<'py> ReadValues<'py> {
         }
         Ok(read)
     }
-}
-
-/// The object by which the caller named a key.
-pub(crate) fn name_of<'a, 'py>(
-    key: &Bytes,
-    full_keys: &[Bytes],
-    names: &'a [Bound<'py, PyAny>],
-) -> &'a Bound<'py, PyAny> {
-    let index = full_keys.iter().position(|other| other == key);
-    &names[index.expect("only keys of the read are loaded")]
 }
 
 pub(crate) fn read_error(py: Python<'_>, error: TypedReadError<LoadFailed>) -> PyErr {

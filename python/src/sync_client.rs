@@ -10,8 +10,9 @@ use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
 use crate::options::{
     Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
+use crate::positions::positions;
 use crate::read::{KeyGroup, Read, Step};
-use crate::results::{ReadValues, found_content, found_values, name_of, read_error};
+use crate::results::{ReadValues, found_content, found_values, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
@@ -290,7 +291,7 @@ impl ClientCore {
             match engine.wait(py, read.next())? {
                 Step::Done(values) => break values,
                 Step::ToLoad { keys: missing, from } => {
-                    let names = missing.iter().map(|key| name_of(key, &full_keys, &keys));
+                    let names = positions(&missing, &full_keys).map(|index| &keys[index]);
                     read.load_succeeded(self.load_values(py, load, names.collect(), from)?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
