@@ -45,13 +45,14 @@ from typing import Any
 from dogpile.cache.api import NO_VALUE, BackendFormatted, BackendSetType, CacheBackend, CachedValue, CacheMutex
 from dogpile.cache.util import sha1_mangle_key
 
-from .cache_backends import FAILURES, MISSES, ClientSettings, encoding, log_not_stored
+from .cache_backends import FAILURES, MISSES, ClientSettings, MissLog, encoding, log_not_stored
 from .client import Client
 from .connection_settings import Hedge
 from .errors import ConfigurationError, DecodeError, EncodeError, InvalidKeyError, LookasideError
 from .key_templates import check_key
 
 log = logging.getLogger("lookaside.dogpile")
+miss_log = MissLog(log)
 
 #: How long a creator may take, by default, in seconds. Then another one begins.
 LOCK_TIMEOUT_S = 60.0
@@ -83,7 +84,8 @@ class LookasideBackend(CacheBackend):
     | `config`, `config_required`, `routing_prefix`, `udp`, `tls`, `timeout`, `pickle`, `compression`,
       `compression_bytes_min` | those of `Client` |
 
-    A get that fails is a miss. A set that fails is logged, as the value is there. A delete that fails raises.
+    A get that fails is a miss, and is logged. A set that fails is logged, as the value is there. A delete that fails
+    raises.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -125,14 +127,16 @@ class LookasideBackend(CacheBackend):
         creation = self._creations.of_this_thread(key)
         try:
             return to_value(self._client.get(key) if creation is None else creation.found())
-        except MISSES:
+        except MISSES as error:
+            miss_log.record(key, error)
             return NO_VALUE
 
     def get_multi(self, keys: Iterable[str]) -> Sequence[BackendFormatted]:
         names = list(keys)
         try:
             found = self._client.get_many(names)
-        except FAILURES:
+        except FAILURES as error:
+            miss_log.record(names[0], error, len(names) - 1)
             found = {}
         except DecodeError:
             # One value that cannot be read is not a miss of the others.

@@ -16,6 +16,7 @@ from dogpile.cache import make_region, register_backend
 from dogpile.cache.api import NO_VALUE, CachedValue
 from dogpile.testing import fixtures
 from lookaside import CacheUnavailableError, Client, ConfigurationError, Hedge, Udp
+from lookaside.cache_backends import MissLog
 from lookaside.dogpile import Creations, LookasideBackend
 from lossy_server import LossyServer
 from processes import READY_S, ROOT, Cluster, Server, connect, eventually, free_port, frozen, run_in_children
@@ -450,9 +451,12 @@ def test_a_lock_is_released_although_datagrams_are_lost(tmp_path, lossy):
 
 
 @pytest.mark.parametrize("is_lock_distributed", [True, False])
-def test_without_a_server_values_are_created(dead, caplog, is_lock_distributed):
+def test_without_a_server_values_are_created(dead, caplog, monkeypatch, is_lock_distributed):
+    monkeypatch.setattr("lookaside.dogpile.miss_log", MissLog(logging.getLogger("lookaside.dogpile"), 0))
     ours = region(dead, timeout=0.5, distributed_lock=is_lock_distributed)
     assert (ours.get("k"), ours.get_multi(["a", "b"])) == (NO_VALUE, [NO_VALUE] * 2)
+    missed = [line.split(" failed, and is a miss: ")[0] for line in caplog.messages]
+    assert missed == ["a get of k and 0 others", "a get of a and 1 others"]
     assert ours.key_is_locked("k") is False
     with caplog.at_level(logging.WARNING, "lookaside.dogpile"):
         assert ours.get_or_create("k", lambda: "created") == "created"
