@@ -1,7 +1,7 @@
 //! The results of gets and reads as Python sees them, for both clients.
 
 use crate::codec::ValueCodec;
-use crate::error::{client_error, exception, typed_error};
+use crate::error::{client_error, exception, name_key, typed_error};
 use crate::read::LoadFailed;
 use lookaside_client::{ClientError, Content, ReadError, TypedError, TypedReadError};
 use pyo3::exceptions::PyException;
@@ -26,9 +26,8 @@ pub(crate) fn found_values<'py>(
     py: Python<'py>,
     codec: ValueCodec,
     names: impl IntoIterator<Item = Bound<'py, PyAny>>,
-    found: Result<Vec<Found>, TypedError>,
+    found: Vec<Found>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let found = found.map_err(|error| typed_error(py, &error))?;
     let dictionary = PyDict::new(py);
     let (mut is_answered, mut failure) = (false, None);
     for (name, value) in names.into_iter().zip(found) {
@@ -36,12 +35,13 @@ pub(crate) fn found_values<'py>(
             Ok(content) => {
                 is_answered = true;
                 if let Some(content) = content {
-                    dictionary.set_item(name, codec.decode(py, &content)?)?;
+                    let value = codec.decode(py, &content).map_err(|error| name_key(py, error, || name.to_string()))?;
+                    dictionary.set_item(name, value)?;
                 }
             }
             Err(TypedError::Client(ClientError::DatagramLost { .. })) => {}
             Err(TypedError::Client(error)) => failure = failure.or(Some(error)),
-            Err(error) => return Err(typed_error(py, &error)),
+            Err(error) => return Err(name_key(py, typed_error(py, &error), || name.to_string())),
         }
     }
     match failure {
