@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from .errors import (
 FAILURES = (CacheUnavailableError, DeadlineExceededError, RefusedError)
 #: A value that cannot be read is a miss, too: a later version of the program may have written it.
 MISSES = (*FAILURES, DecodeError)
+
+#: How often a get that fails is logged, in seconds.
+MISS_LOG_INTERVAL_S = 1.0
 
 #: The longest time for which it is cached that a loader has returned `None`: a year.
 ABSENT_TTL_MAX_S = 365 * 86_400.0
@@ -69,6 +73,27 @@ def encoding() -> Iterator[None]:
         yield
     except EncodeError as error:
         raise error.__cause__ or error from None
+
+
+class MissLog:
+    """Logs gets that fail, which are misses: one in a second, as each get fails while the cache is away."""
+
+    def __init__(self, log: logging.Logger, interval_s: float = MISS_LOG_INTERVAL_S) -> None:
+        self._log, self._interval_s = log, interval_s
+        self._next_at, self._left_out = 0.0, 0
+
+    def record(self, key: str, error: LookasideError, others: int = 0) -> None:
+        """A get of `key`, and of this number of other keys, has failed. Threads may miscount what is left out."""
+        now = time.monotonic()
+        if now < self._next_at:
+            self._left_out += 1
+            return
+        self._next_at, left_out = now + self._interval_s, self._left_out
+        self._left_out = 0
+        self._log.warning(
+            "a get of %s and %s others failed, and is a miss: %s (%s failed gets before it were not logged)",
+            key, others, error, left_out,
+        )  # fmt: skip
 
 
 def log_not_stored(log: logging.Logger, key: str, error: LookasideError) -> None:

@@ -41,7 +41,8 @@ class Client(ClientBase):
     def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, Any]:
         """The values that are cached, by their keys, in one round trip.
 
-        A key whose server does not answer is missing, as if it were not cached. If no server answers, that is an error.
+        A key whose server does not answer, or refuses, is missing, as if it were not cached. If no server answers, that
+        is an error.
         """
         return self._core.get_many(keys, timeout)
 

@@ -32,9 +32,9 @@ class ClientBase:
     the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
     waits for nothing: all goes through the routers until the configuration is there, as in a forked child.
     `routing_prefix` is that of the routers (`-R`), if they have one; `router_options` has further options of theirs.
-    With `udp`, True or a `Udp`, these gets go by UDP: a lost datagram is a miss that is not filled, and so is an error
-    of a server. `window` bounds what is outstanding at all servers; `None` is no bound. With `hedge`, late lookups of
-    `get_or_load` and its kind go to replicas, too.
+    With `udp`, True or a `Udp`, these gets go by UDP: a lost datagram is a miss that is not filled. `window` bounds
+    what is outstanding at all servers; `None` is no bound. With `hedge`, late lookups of `get_or_load` and its kind go
+    to replicas, too.
 
     With `send_updates_directly`, sets, fills and deletes go to servers as well while a router permits it. That gives
     promises up: a delete that a server does not answer fails, and its caller must repeat it or leave it to the

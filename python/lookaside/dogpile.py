@@ -19,16 +19,18 @@ A creator that has missed has a lease besides:
 | the lookup | the set |
 |---|---|
 | takes the lease | under its token |
+| finds that the server knows no leases | a plain one |
 | finds that another client has it, and waits in vain | none: the value is used, and not stored |
 | the same, at a router that takes leases for plain clients | a plain one, without a wait |
-| fails | none |
+| fails, or is refused | none |
 
 Such a router may have taken the token for the first get; then it stores the plain set under it, and else refuses. The
 lookup is no plain get, since each miss of a plain get must have one set, or such a router stores nothing after the next
 delete.
 
 A region stores without deletes, too, so the mutex and the lookup are never hedged, and plain gets only if the replicas
-get every update (`lookaside.Hedge.plain_gets`).
+get every update (`lookaside.Hedge.plain_gets`). Nor do they go by UDP: a lost datagram is a miss, and a lock that is
+missed is not released.
 """
 
 from __future__ import annotations
@@ -43,22 +45,14 @@ from typing import Any
 from dogpile.cache.api import NO_VALUE, BackendFormatted, BackendSetType, CacheBackend, CachedValue, CacheMutex
 from dogpile.cache.util import sha1_mangle_key
 
-from .cache_backends import FAILURES, MISSES, ClientSettings, encoding, log_not_stored
+from .cache_backends import FAILURES, MISSES, ClientSettings, MissLog, encoding, log_not_stored
 from .client import Client
 from .connection_settings import Hedge
-from .errors import (
-    CacheUnavailableError,
-    ConfigurationError,
-    DeadlineExceededError,
-    DecodeError,
-    EncodeError,
-    InvalidKeyError,
-    LookasideError,
-    RefusedError,
-)
+from .errors import ConfigurationError, DecodeError, EncodeError, InvalidKeyError, LookasideError
 from .key_templates import check_key
 
 log = logging.getLogger("lookaside.dogpile")
+miss_log = MissLog(log)
 
 #: How long a creator may take, by default, in seconds. Then another one begins.
 LOCK_TIMEOUT_S = 60.0
@@ -90,15 +84,18 @@ class LookasideBackend(CacheBackend):
     | `config`, `config_required`, `routing_prefix`, `udp`, `tls`, `timeout`, `pickle`, `compression`,
       `compression_bytes_min` | those of `Client` |
 
-    A get that fails is a miss. A set that fails is logged, as the value is there. A delete that fails raises.
+    A get that fails is a miss, and is logged. A set that fails is logged, as the value is there. A delete that fails
+    raises.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         options = {name: arguments[name] for name in CLIENT_OPTIONS if name in arguments}
         self._is_pickling = options.get("pickle", True)
         hedge: Hedge | None = options.pop("hedge", None)
-        # A replica without a set or an add would return an older value, and a lock that was released.
-        self._unhedged_client = ClientSettings(arguments["url"], options).client()
+        # A replica without a set or an add would return an older value, and a lock that was released; a lost datagram
+        # would be a lock that is gone.
+        by_tcp = {name: value for name, value in options.items() if name != "udp"}
+        self._lock_client = ClientSettings(arguments["url"], by_tcp).client()
         if hedge is not None and hedge.plain_gets:
             options["hedge"] = hedge
         self._client = ClientSettings(arguments["url"], options).client()
@@ -107,7 +104,7 @@ class LookasideBackend(CacheBackend):
         if self._ttl is not None and self._ttl < 0:
             raise ConfigurationError(f"memcached_expire_time is {self._ttl}; expected seconds, or 0 for no end")
         self._lock_timeout = float(arguments.get("lock_timeout") or LOCK_TIMEOUT_S)
-        self._creations = Creations(self._unhedged_client, min(HOT_MISS_WAIT_S, self._lock_timeout / 2))
+        self._creations = Creations(self._lock_client, min(HOT_MISS_WAIT_S, self._lock_timeout / 2))
         self._is_lock_distributed: bool = arguments.get("distributed_lock", True)
 
     def key_mangler(self, key: str) -> str:
@@ -124,22 +121,24 @@ class LookasideBackend(CacheBackend):
     def get_mutex(self, key: str) -> CacheMutex | None:
         if not self._is_lock_distributed:
             return None
-        return CreationMutex(self._creations, key, DistributedMutex(self._unhedged_client, key, self._lock_timeout))
+        return CreationMutex(self._creations, key, DistributedMutex(self._lock_client, key, self._lock_timeout))
 
     def get(self, key: str) -> BackendFormatted:
         creation = self._creations.of_this_thread(key)
         try:
             return to_value(self._client.get(key) if creation is None else creation.found())
-        except MISSES:
+        except MISSES as error:
+            miss_log.record(key, error)
             return NO_VALUE
 
     def get_multi(self, keys: Iterable[str]) -> Sequence[BackendFormatted]:
         names = list(keys)
         try:
             found = self._client.get_many(names)
-        except FAILURES:
+        except FAILURES as error:
+            miss_log.record(names[0], error, len(names) - 1)
             found = {}
-        except MISSES:
+        except DecodeError:
             # One value that cannot be read is not a miss of the others.
             return [self.get(name) for name in names]
         return [to_value(found.get(name)) for name in names]
@@ -205,11 +204,12 @@ class Creation:
         try:
             self.release()
             self._found, self._token, is_hot = self._wait_for_lease()
-        except (CacheUnavailableError, DeadlineExceededError) as error:
-            # A key may be deleted while a plain set of its old value is on its way.
+        except FAILURES as error:
+            # A key may be deleted while a plain set of its old value is on its way. A router refuses for a server that
+            # does not answer; `look_up` does not fail for one without leases.
             self._obstacle = error
-        except (DecodeError, RefusedError):
-            # A value that cannot be read is replaced. A server that refuses has no leases.
+        except DecodeError:
+            # A value that cannot be read is replaced.
             pass
         else:
             if is_hot:

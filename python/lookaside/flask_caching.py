@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 from flask import Flask
 from flask_caching.backends.base import BaseCache
 
-from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding, log_not_stored
+from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, MissLog, encoding, log_not_stored
 from .client_base import WAIT_S
-from .errors import InvalidKeyError, LookasideError
+from .errors import DecodeError, InvalidKeyError, LookasideError
 from .key_templates import check_key
 
 T = TypeVar("T")
 
 log = logging.getLogger("lookaside.flask_caching")
+miss_log = MissLog(log)
 
 # A value that is not there.
 MISSING = object()
@@ -37,8 +38,8 @@ def is_valid(key: str) -> bool:
 class LookasideCache(BaseCache):
     """A cache of Flask-Caching behind routers.
 
-    A get that fails is a miss. A set that fails is logged, and returns `False`; a delete that fails raises. A key that
-    no server accepts is absent, and raises `InvalidKeyError` if it is to be set.
+    A get that fails is a miss, and is logged. A set that fails is logged, and returns `False`; a delete that fails
+    raises. A key that no server accepts is absent, and raises `InvalidKeyError` if it is to be set.
 
     `default_timeout` and timeouts are in seconds: 0 is without end, and with less than 0 a value has expired. `options`
     are those of `Client`, by CACHE_OPTIONS.
@@ -70,7 +71,10 @@ class LookasideCache(BaseCache):
     def _get(self, key: str, default: Any) -> Any:
         try:
             return self._client.get(self.key_prefix + key, default)
-        except (*MISSES, InvalidKeyError):
+        except InvalidKeyError:
+            return default
+        except MISSES as error:
+            miss_log.record(self.key_prefix + key, error)
             return default
 
     def has(self, key: str) -> bool:
@@ -80,9 +84,10 @@ class LookasideCache(BaseCache):
         names = [self.key_prefix + key for key in keys]
         try:
             found = self._client.get_many(names)
-        except FAILURES:
+        except FAILURES as error:
+            miss_log.record(names[0], error, len(names) - 1)
             return [None] * len(keys)
-        except (*MISSES, InvalidKeyError):
+        except (DecodeError, InvalidKeyError):
             # One key or value that is malformed is not a miss of the others.
             return [self.get(key) for key in keys]
         return [found.get(name) for name in names]
@@ -135,14 +140,14 @@ class LookasideCache(BaseCache):
         return [key for key in mapping if self.key_prefix + key not in not_stored]
 
     def add(self, key: str, value: Any, timeout: Any = None) -> bool:
-        ttl = self._ttl(timeout)
+        name, ttl = self.key_prefix + key, self._ttl(timeout)
         if ttl == 0:
             return not self.has(key)
         try:
             with encoding():
-                return self._client.add(self.key_prefix + key, value, ttl=ttl)
+                return self._client.add(name, value, ttl=ttl)
         except FAILURES as error:
-            log.warning("a value of %s was not added: %s", key, error)
+            log.warning("a value of %s was not added: %s", name, error)
             return False
 
     def delete(self, key: str) -> bool:
@@ -197,7 +202,7 @@ class LookasideCache(BaseCache):
             changed = (before or 0) + delta
             return changed if self.set(key, changed) else None
         except FAILURES as error:
-            log.warning("%s was not changed: %s", key, error)
+            log.warning("%s may not be changed: %s", name, error)
             return None
 
     def _ttl(self, timeout: Any) -> float | None:

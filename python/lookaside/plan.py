@@ -14,6 +14,9 @@ from typing import Any
 
 from lookaside.errors import LookasideError
 
+#: The most keys that an error names.
+SHOWN_KEYS_MAX = 3
+
 Key = str | bytes
 #: Returns the values of keys, as a mapping, or in the order of the keys.
 Loader = Callable[[list[Any]], Any]
@@ -141,4 +144,19 @@ def values_in_order(keys: list[Key], loaded: Any) -> list[Any]:
     """What a loader returned, in the order of the keys. A key that is not in a dictionary has no row: None."""
     if isinstance(loaded, Mapping):
         return [loaded.get(key) for key in keys]
-    return list(loaded)
+    if not isinstance(loaded, Iterable) or isinstance(loaded, str | bytes | bytearray):
+        # Letters are no values, although there may be as many.
+        raise TypeError(
+            f"the loader of {describe(keys)} returned a {type(loaded).__name__}; expected a dictionary, or the values"
+            " in the order of the keys"
+        )
+    values = list(loaded)
+    if len(values) != len(keys):
+        raise ValueError(f"the loader returned {len(values)} values for {len(keys)} keys: {describe(keys)}")
+    return values
+
+
+def describe(keys: list[Key]) -> str:
+    """Keys, for a message that must stay short."""
+    shown = ", ".join(repr(key) for key in keys[:SHOWN_KEYS_MAX])
+    return shown if len(keys) <= SHOWN_KEYS_MAX else f"{shown} and {len(keys) - SHOWN_KEYS_MAX} others"

@@ -64,7 +64,10 @@ class BegunWrite:
         """`keys` as a comment for a statement of MariaDB or MySQL. A `ValueError` if a key cannot be in a comment."""
         comment = self._core.sql_comment()
         if comment is None:
-            raise ValueError("a key has /* or */, which cannot be in a comment: name the keys by rows of the outbox")
+            wrong = next(key for key in self.keys if "/*" in key or "*/" in key)
+            raise ValueError(
+                f"the key {wrong!r} has /* or */, which cannot be in a comment: name the keys by rows of the outbox"
+            )
         return comment
 
 

@@ -164,7 +164,7 @@ impl Channel {
     fn submit<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>, request: Request) -> PyResult<Bound<'py, PyAny>> {
         let (py, channel) = (slf.py(), slf.get());
         let _inside = Inside::enter(py);
-        let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
+        let timeout = timeout.map(|seconds| parse_timeout(py, "timeout", seconds)).transpose()?;
         let future = channel.completions.create_future(py)?;
         let call = Call { core: channel.core.clone_ref(py), future: future.clone().unbind(), timeout, request };
         let is_first = {
@@ -254,14 +254,14 @@ impl GetBatch {
             Ok(found) => found,
             Err(error) => self.keys.iter().map(|_| Err(error.clone())).collect(),
         };
-        let reply = |((future, default), found)| (future, Reply::Value { found, default });
-        completions.push(self.waiting.into_iter().zip(found).map(reply));
+        let reply = |(((future, default), found), key)| (future, Reply::Value { key, found, default });
+        completions.push(self.waiting.into_iter().zip(found).zip(self.keys).map(reply));
     }
 }
 
 async fn send_alone(client: &TypedClient, completions: &Completions, future: Py<PyAny>, request: Request) {
     let reply = match request {
-        Request::Get { key, default } => Reply::Value { found: client.get(&key).await, default },
+        Request::Get { key, default } => Reply::Value { found: client.get(&key).await, key, default },
         Request::GetMany { keys, names } => Reply::Values { found: client.get_many(&keys).await, names },
         Request::Update(update) => Reply::Updated(update.send(client).await),
         Request::Read { read, keys, names } => return read_through(completions, future, read, keys, names).await,

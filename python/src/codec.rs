@@ -9,7 +9,7 @@
 //! | `int` | an integer | the same |
 //! | all others (`bool`, `float`, `list`, `dict`, ...) | JSON | pickled |
 
-use crate::error::{codec_error, exception};
+use crate::error::{codec_error, exception, name_key};
 use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, Format};
@@ -81,8 +81,22 @@ impl ValueCodec {
     }
 
     /// The values that a loader returned, of which there must be one for each key.
-    pub(crate) fn encode_loaded(self, loaded: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
-        let values: Vec<Content> = loaded.try_iter()?.map(|value| self.encode(&value?)).collect::<PyResult<_>>()?;
+    /// `name` is the key of one of these indexes, for the error of its value.
+    pub(crate) fn encode_loaded(
+        self,
+        loaded: &Bound<'_, PyAny>,
+        keys: usize,
+        name: impl Fn(usize) -> String,
+    ) -> PyResult<Vec<Content>> {
+        let mut values = Vec::with_capacity(keys);
+        for (index, value) in loaded.try_iter()?.enumerate() {
+            // One that is one too many has no key.
+            let encoded = self.encode(&value?);
+            values.push(match index < keys {
+                true => encoded.map_err(|error| name_key(loaded.py(), error, || name(index)))?,
+                false => encoded?,
+            });
+        }
         check_loaded(values.len(), keys)?;
         Ok(values)
     }

@@ -3,11 +3,13 @@
 //! GIL.
 
 use crate::connection::Connection;
-use crate::error::typed_error;
+use crate::error::{name_key, typed_error};
+use crate::key::key_text;
 use crate::markers::source_name;
 use crate::options::Settings;
+use crate::positions::positions;
 use crate::read::LoadFailed;
-use crate::results::{Found, ReadValues, found_values, lost_as_miss, name_of, read_error};
+use crate::results::{Found, ReadValues, found_content, found_values, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -28,8 +30,9 @@ pub(crate) type Loaded = oneshot::Sender<(Vec<Content>, Py<PyAny>)>;
 
 /// What a future becomes.
 pub(crate) enum Reply {
-    /// A value, or the default.
+    /// The value of a key, or the default.
     Value {
+        key: Bytes,
         found: Found,
         default: Py<PyAny>,
     },
@@ -174,18 +177,20 @@ impl Completions {
 
 impl Reply {
     fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
-        let settings = completions.settings();
-        let values = settings.values;
+        let values = completions.settings().values;
         match self {
-            Reply::Value { found, default } => {
-                match lost_as_miss(found, settings.is_udp()).map_err(|error| typed_error(py, &error))? {
+            Reply::Value { key, found, default } => {
+                let content = found_content(found).map_err(|error| typed_error(py, &error));
+                let value = content.and_then(|content| match content {
                     Some(content) => values.decode(py, &content),
                     None => Ok(default.into_bound(py)),
-                }
+                });
+                value.map_err(|error| name_key(py, error, || key_text(&key)))
             }
             Reply::Values { found, names } => {
-                let names = names.into_iter().map(|name| name.into_bound(py)).collect();
-                Ok(found_values(py, settings, names, found)?.into_any())
+                let names = names.into_iter().map(|name| name.into_bound(py));
+                let found = found.map_err(|error| typed_error(py, &error))?;
+                Ok(found_values(py, values, names, found)?.into_any())
             }
             Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {
@@ -193,8 +198,7 @@ impl Reply {
                 Ok((PyList::new(py, values)?, undecodable).into_pyobject(py)?.into_any())
             }
             Reply::ToLoad { missing, from, keys, names, loaded } => {
-                let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
-                let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
+                let wanted = positions(&missing, &keys).map(|index| names[index].clone_ref(py)).collect();
                 let loaded = Mutex::new(Some((loaded, RunningLoad::new(completions.clone()))));
                 let request = LoadRequest { completions: completions.clone(), keys: wanted, from, loaded };
                 Ok(Bound::new(py, request)?.into_any())
@@ -250,7 +254,8 @@ impl LoadRequest {
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
         let _inside = Inside::enter(py);
-        let values = self.completions.settings().values.encode_loaded(values, self.keys.len())?;
+        let name = |index: usize| self.keys[index].bind(py).to_string();
+        let values = self.completions.settings().values.encode_loaded(values, self.keys.len(), name)?;
         let future = self.completions.create_future(py)?;
         if let Some((loaded, _running)) = self.loaded.lock().take() {
             let _ = loaded.send((values, future.clone().unbind()));

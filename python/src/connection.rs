@@ -33,8 +33,8 @@ pub(crate) struct Connection {
     driving: Driving,
     /// Whether an engine was started, in this process or an ancestor: then the configuration was read, and is valid.
     was_started: AtomicBool,
-    /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child. No code of Python runs under it: it
-    /// may call this client, and lets other threads have the GIL, which then wait for the lock with it.
+    /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child. No code of Python runs under it:
+    /// it may call this client, and lets other threads have the GIL, which then wait for the lock with it.
     slot: Mutex<Slot>,
 }
 

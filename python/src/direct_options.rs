@@ -102,7 +102,7 @@ impl DirectArguments<'_> {
             return Err(exception(py, "ConfigurationError", format!("{argument} without config=: {why}")));
         }
         if let Some(prefix) = self.routing_prefix {
-            defaults.prefix = parse_routing_prefix(py, prefix)?;
+            defaults.prefix = parse_routing_prefix(py, "routing_prefix", prefix)?;
         }
         Ok(DirectSettings {
             defaults,
@@ -117,7 +117,7 @@ impl DirectArguments<'_> {
 impl UdpArguments {
     fn parse(self, py: Python<'_>) -> PyResult<UdpOptions> {
         let port = self.port.map(|port| in_range(py, "udp: port", port, 1..=u16::MAX.into())).transpose()?;
-        let timeout_ms = milliseconds(parse_timeout(py, self.timeout)?);
+        let timeout_ms = milliseconds(parse_timeout(py, "udp: timeout", self.timeout)?);
         Ok(UdpOptions { port: port.map(|port| port as u16), timeout_ms })
     }
 }
@@ -140,7 +140,7 @@ impl WindowArguments {
             min: min as usize,
             max: max as usize,
             waiting_requests_max: in_range(py, "window: waiting_max", waiting_max, 0..=i64::MAX)? as usize,
-            wait_ms_max: milliseconds(parse_timeout(py, wait)?),
+            wait_ms_max: milliseconds(parse_timeout(py, "window: wait", wait)?),
             control,
         })
     }
@@ -155,19 +155,20 @@ impl HedgeArguments {
             return Err(exception(py, "ConfigurationError", message));
         }
         let delay = match delay {
-            Some(seconds) => HedgeDelay::Fixed(parse_timeout(py, seconds)?),
+            Some(seconds) => HedgeDelay::Fixed(parse_timeout(py, "hedge: delay", seconds)?),
             None => HedgeDelay::Quantile(quantile),
         };
         let settings = HedgeSettings { delay, share_max, plain_gets };
-        Ok(Hedging { replicas: parse_routing_prefix(py, &replicas)?, settings })
+        Ok(Hedging { replicas: parse_routing_prefix(py, "hedge: replicas", &replicas)?, settings })
     }
 }
 
 impl RouterArguments {
     /// What routers with these options leave to a configuration.
     fn parse(self, py: Python<'_>) -> PyResult<Defaults> {
-        let timeout = |seconds: f64| parse_timeout(py, seconds).map(milliseconds);
-        let of_place = |seconds: Option<f64>| seconds.map(timeout).transpose();
+        let timeout =
+            |what: &str, seconds: f64| parse_timeout(py, &format!("router_options: {what}"), seconds).map(milliseconds);
+        let of_place = |what: &str, seconds: Option<f64>| seconds.map(|seconds| timeout(what, seconds)).transpose();
         let threshold =
             in_range(py, "router_options: big_value_split_threshold", self.big_value_split_threshold, 0..=i64::MAX)?;
         let batch_size = in_range(py, "router_options: big_value_batch_size", self.big_value_batch_size, 0..=i64::MAX)?;
@@ -177,13 +178,13 @@ impl RouterArguments {
             hides_flag: self.big_value_hide_reply_flag,
         });
         Ok(Defaults {
-            server_timeout_ms: timeout(self.server_timeout)?,
-            connect_timeout_ms: of_place(self.connect_timeout)?,
+            server_timeout_ms: timeout("server_timeout", self.server_timeout)?,
+            connect_timeout_ms: of_place("connect_timeout", self.connect_timeout)?,
             leases: self.lease_settings(py)?,
             place_timeouts: PlaceTimeouts {
-                cross_region_ms: of_place(self.cross_region_timeout)?,
-                cross_cluster_ms: of_place(self.cross_cluster_timeout)?,
-                within_cluster_ms: of_place(self.within_cluster_timeout)?,
+                cross_region_ms: of_place("cross_region_timeout", self.cross_region_timeout)?,
+                cross_cluster_ms: of_place("cross_cluster_timeout", self.cross_cluster_timeout)?,
+                within_cluster_ms: of_place("within_cluster_timeout", self.within_cluster_timeout)?,
             },
             sends_unknown_prefix_to_default: self.send_invalid_route_to_default,
             big_values,

@@ -29,7 +29,7 @@ use lookaside_client::{
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Operation, Request};
-use lookaside_routing::{Outcome, Route};
+use lookaside_routing::{Address, Outcome, Route};
 use pyo3::prelude::*;
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -152,13 +152,20 @@ impl Engine {
     }
 
     /// Empties all servers of the cluster, by the first router that can be connected to.
-    pub(crate) async fn flush_all(&self, settings: &Settings, timeout: Duration) -> Result<(), CommandError> {
+    /// An error is that of the last router that was asked.
+    pub(crate) async fn flush_all(
+        &self,
+        settings: &Settings,
+        timeout: Duration,
+    ) -> Result<(), (Address, CommandError)> {
         let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
         let mut failure = None;
         for router in &settings.routers {
             match CommandConnection::connect(&*settings.network, router, limits, timeout).await {
-                Ok(mut connection) => return connection.flush_all(None).await,
-                Err(error) => failure = Some(error),
+                Ok(mut connection) => {
+                    return connection.flush_all(None).await.map_err(|error| (router.clone(), error));
+                }
+                Err(error) => failure = Some((router.clone(), error)),
             }
         }
         Err(failure.expect("a client has a router"))

@@ -27,6 +27,7 @@ mod error;
 mod key;
 mod markers;
 mod options;
+mod positions;
 mod read;
 mod results;
 mod statistics;

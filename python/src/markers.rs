@@ -1,4 +1,5 @@
-//! Remote markers (§5 of the paper): what `lookaside.RegionalClient` and `lookaside.AsyncRegionalClient` add to a client.
+//! Remote markers (§5 of the paper): what `lookaside.RegionalClient` and `lookaside.AsyncRegionalClient` add to a
+//! client.
 
 use crate::engine::Engine;
 use crate::error::{client_error, exception};

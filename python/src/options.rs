@@ -34,13 +34,6 @@ pub(crate) struct Settings {
     pub(crate) values: ValueCodec,
 }
 
-impl Settings {
-    /// Whether gets are sent to servers by UDP.
-    pub(crate) fn is_udp(&self) -> bool {
-        self.direct.udp.is_some()
-    }
-}
-
 /// The fields of `lookaside.Tls`.
 #[derive(FromPyObject)]
 pub(crate) struct TlsArguments {
@@ -92,8 +85,9 @@ pub(crate) fn parse_tls(
     Ok(Arc::new(network.with_policies(etcd.into_iter().flatten())?))
 }
 
-pub(crate) fn parse_routing_prefix(py: Python<'_>, text: &str) -> PyResult<RoutingPrefix> {
-    RoutingPrefix::parse(text).map_err(|error| exception(py, "ConfigurationError", error.to_string()))
+/// The routing prefix of the argument that is named `what`.
+pub(crate) fn parse_routing_prefix(py: Python<'_>, what: &str, text: &str) -> PyResult<RoutingPrefix> {
+    RoutingPrefix::parse(text).map_err(|error| exception(py, "ConfigurationError", format!("{what}: {error}")))
 }
 
 pub(crate) fn parse_codec(py: Python<'_>, compression: Option<&str>, bytes_min: usize) -> PyResult<Codec> {
@@ -111,22 +105,23 @@ pub(crate) fn parse_codec(py: Python<'_>, compression: Option<&str>, bytes_min: 
     Ok(codec.with_compression(compression, bytes_min))
 }
 
-/// A time that a call may take.
-pub(crate) fn parse_timeout(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+/// The time of the argument that is named `what`, for which something may last.
+pub(crate) fn parse_timeout(py: Python<'_>, what: &str, seconds: f64) -> PyResult<Duration> {
     match seconds > 0.0 {
         true => Ok(Duration::from_secs_f64(seconds.min(SECONDS_MAX))),
-        false => Err(exception(py, "ConfigurationError", format!("a timeout of {seconds} s; expected more than 0"))),
+        false => Err(exception(py, "ConfigurationError", format!("{what} is {seconds} s; expected more than 0"))),
     }
 }
 
-/// The exptime of a value that is to live for `ttl` seconds; without end if there is none. `now` is the Unix time.
-pub(crate) fn exptime(py: Python<'_>, ttl: Option<f64>, now: impl Fn() -> u64) -> PyResult<i64> {
+/// The exptime of a value that is to live for the seconds of the argument that is named `what`; without end if there
+/// are none. `now` is the Unix time.
+pub(crate) fn exptime(py: Python<'_>, what: &str, ttl: Option<f64>, now: impl Fn() -> u64) -> PyResult<i64> {
     match ttl {
         None => Ok(0),
         Some(ttl) if ttl > 0.0 && ttl <= RELATIVE_EXPTIME_S_MAX => Ok(ttl.ceil() as i64),
         Some(ttl) if ttl > 0.0 => Ok((now() as f64 + ttl.min(SECONDS_MAX)).ceil() as i64),
         Some(ttl) => {
-            let message = format!("a ttl of {ttl} s; expected more than 0, or None for a value that does not expire");
+            let message = format!("{what} is {ttl} s; expected more than 0, or None for a value that does not expire");
             Err(exception(py, "ConfigurationError", message))
         }
     }

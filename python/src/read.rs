@@ -7,18 +7,20 @@
 //! ```
 //!
 //! The cache is waited for during a bounded time, which all steps share; the loader's time does not count. After that
-//! the read gives the cache up: what it does not have yet is loaded, and not filled. Dropped, a read releases its leases.
+//! the read gives the cache up: what it does not have yet is loaded, and not filled. Dropped, a read releases its
+//! leases.
 //!
 //! With remote markers, each value is loaded from the database that they name. The values of one step are from one.
 //!
 //! Keys whose values expire at different times are read side by side: by a client with batching their lookups are one
 //! round trip, and what they miss is loaded together.
 
+use crate::positions::group_equal;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use lookaside_client::{Content, ReadFrom, ReadOptions, RegionalClient, TypedClient, TypedReadError};
 use lookaside_routing::BoxFuture;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -58,14 +60,7 @@ impl KeyGroup {
             return vec![KeyGroup { indexes: (0..keys).collect(), exptime }];
         }
         assert_eq!(exptimes.len(), keys, "an exptime for all keys, or one for each");
-        let mut groups: Vec<KeyGroup> = Vec::new();
-        for (index, &exptime) in exptimes.iter().enumerate() {
-            match groups.iter_mut().find(|group| group.exptime == exptime) {
-                Some(group) => group.indexes.push(index),
-                None => groups.push(KeyGroup { indexes: vec![index], exptime }),
-            }
-        }
-        groups
+        group_equal(exptimes).into_iter().map(|(exptime, indexes)| KeyGroup { indexes, exptime }).collect()
     }
 }
 
@@ -161,16 +156,18 @@ impl Read {
                 Err(_) => self.running = None,
             }
         }
-        let mut missing: Vec<Bytes> = Vec::new();
-        for key in &self.keys {
-            if !self.loaded.contains_key(key) && !missing.contains(key) {
-                missing.push(key.clone());
-            }
-        }
+        let missing = self.missing_keys();
         match missing.is_empty() {
             true => Step::Done(self.keys.iter().map(|key| self.loaded[key].clone()).collect()),
             false => self.ask(missing, self.from_when_unknown),
         }
+    }
+
+    /// The keys without a value, each once.
+    fn missing_keys(&self) -> Vec<Bytes> {
+        let mut found = HashSet::new();
+        let keys = self.keys.iter().filter(|key| !self.loaded.contains_key(*key) && found.insert(*key));
+        keys.cloned().collect()
     }
 
     /// Asks for the values of a call, and of those of other groups that came with it and are of the same database.

@@ -1,10 +1,8 @@
 //! The results of gets and reads as Python sees them, for both clients.
 
 use crate::codec::ValueCodec;
-use crate::error::{exception, typed_error};
-use crate::options::Settings;
+use crate::error::{client_error, exception, name_key, typed_error};
 use crate::read::LoadFailed;
-use bytes::Bytes;
 use lookaside_client::{ClientError, Content, ReadError, TypedError, TypedReadError};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -13,39 +11,43 @@ use pyo3::types::PyDict;
 /// What a get has found.
 pub(crate) type Found = Result<Option<Content>, TypedError>;
 
-/// What a get by UDP has found: a lost, late or reordered datagram, which is an error like that of a server that refuses,
-/// is a miss (§3.1 of the paper). The client has counted it as an error.
-pub(crate) fn lost_as_miss(found: Found, is_udp: bool) -> Found {
+/// The value of a get; `None` on a miss. A lost, late or reordered datagram is a miss (§3.1 of the paper), which the
+/// client has counted as an error.
+pub(crate) fn found_content(found: Found) -> Result<Option<Content>, TypedError> {
     match found {
-        Err(TypedError::Client(ClientError::Refused { .. })) if is_udp => Ok(None),
+        Err(TypedError::Client(ClientError::DatagramLost { .. })) => Ok(None),
         found => found,
     }
 }
 
-/// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for
-/// all.
+/// The dictionary of the values that were found. A key whose server fails, or refuses, is a miss, unless no server has
+/// answered: then the first error is that of the call. Lost datagrams are misses, and no errors.
 pub(crate) fn found_values<'py>(
     py: Python<'py>,
-    settings: &Settings,
-    names: Vec<Bound<'py, PyAny>>,
-    found: Result<Vec<Found>, TypedError>,
+    codec: ValueCodec,
+    names: impl IntoIterator<Item = Bound<'py, PyAny>>,
+    found: Vec<Found>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let found = found.map_err(|error| typed_error(py, &error))?;
-    let found: Vec<Found> = found.into_iter().map(|found| lost_as_miss(found, settings.is_udp())).collect();
-    if let Some(Err(error)) = found.first()
-        && found.iter().all(|value| matches!(value, Err(TypedError::Client(_))))
-    {
-        return Err(typed_error(py, error));
-    }
     let dictionary = PyDict::new(py);
+    let (mut is_answered, mut failure) = (false, None);
     for (name, value) in names.into_iter().zip(found) {
         match value {
-            Ok(Some(content)) => dictionary.set_item(name, settings.values.decode(py, &content)?)?,
-            Ok(None) | Err(TypedError::Client(_)) => {}
-            Err(error) => return Err(typed_error(py, &error)),
+            Ok(content) => {
+                is_answered = true;
+                if let Some(content) = content {
+                    let value = codec.decode(py, &content).map_err(|error| name_key(py, error, || name.to_string()))?;
+                    dictionary.set_item(name, value)?;
+                }
+            }
+            Err(TypedError::Client(ClientError::DatagramLost { .. })) => {}
+            Err(TypedError::Client(error)) => failure = failure.or(Some(error)),
+            Err(error) => return Err(name_key(py, typed_error(py, &error), || name.to_string())),
         }
     }
-    Ok(dictionary)
+    match failure {
+        Some(error) if !is_answered => Err(client_error(py, &error)),
+        _ => Ok(dictionary),
+    }
 }
 
 /// The values of a read, in the order of its keys.
@@ -72,16 +74,6 @@ impl<'py> ReadValues<'py> {
         }
         Ok(read)
     }
-}
-
-/// The object by which the caller named a key.
-pub(crate) fn name_of<'a, 'py>(
-    key: &Bytes,
-    full_keys: &[Bytes],
-    names: &'a [Bound<'py, PyAny>],
-) -> &'a Bound<'py, PyAny> {
-    let index = full_keys.iter().position(|other| other == key);
-    &names[index.expect("only keys of the read are loaded")]
 }
 
 pub(crate) fn read_error(py: Python<'_>, error: TypedReadError<LoadFailed>) -> PyErr {

@@ -1,4 +1,5 @@
-//! Counters of a part of a client's calls, those of a page say: a client that shares all else counts them by itself, too.
+//! Counters of a part of a client's calls, those of a page say: a client that shares all else counts them by itself,
+//! too.
 
 use crate::engine::Engine;
 use lookaside_client::Client;
@@ -8,8 +9,8 @@ use std::sync::{Arc, Weak};
 /// The counters of one Python client that has its own.
 #[derive(Default)]
 pub(crate) struct OwnStatistics {
-    /// The client that counts, and the engine that it is of: a forked child has another one, and begins at 0. Locked only
-    /// with the GIL held, as in a fork, so that it is unlocked in a child.
+    /// The client that counts, and the engine that it is of: a forked child has another one, and begins at 0. Locked
+    /// only with the GIL held, as in a fork, so that it is unlocked in a child.
     counted: Mutex<Option<(Weak<Engine>, Client)>>,
 }
 

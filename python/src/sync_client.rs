@@ -4,14 +4,15 @@ use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
 use crate::direct_options::{DirectArguments, HedgeArguments, RouterArguments, UdpArguments, WindowArguments};
 use crate::engine::{Driving, Engine};
-use crate::error::{client_error, command_error, decode_error, encode_error, exception, typed_error};
-use crate::key::{Key, checked_key};
+use crate::error::{decode_error, encode_error, exception, name_key, router_error};
+use crate::key::{Key, call_error, checked_key, key_text};
 use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
 use crate::options::{
     Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
+use crate::positions::positions;
 use crate::read::{KeyGroup, Read, Step};
-use crate::results::{ReadValues, found_values, lost_as_miss, name_of, read_error};
+use crate::results::{ReadValues, found_content, found_values, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, full_key, update_result};
 use crate::waiting::{Inside, outside};
@@ -23,6 +24,7 @@ use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::Address;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,7 +86,7 @@ impl ClientCore {
             source,
             needs_configuration: config_required,
             direct,
-            timeout: parse_timeout(py, timeout)?,
+            timeout: parse_timeout(py, "timeout", timeout)?,
             codec: parse_codec(py, compression, compression_bytes_min)?,
             values: ValueCodec { is_pickling: pickle },
         };
@@ -128,10 +130,12 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.get::<Content>(&key))?;
-        match lost_as_miss(found, self.connection.settings.is_udp()).map_err(|error| typed_error(py, &error))? {
+        let content = found_content(found).map_err(|error| call_error(py, from_ref(&key), &error));
+        let value = content.and_then(|content| match content {
             Some(content) => self.values().decode(py, &content),
             None => Ok(default),
-        }
+        });
+        value.map_err(|error| name_key(py, error, || key_text(key.as_ref())))
     }
 
     fn get_many<'py>(
@@ -145,11 +149,12 @@ impl ClientCore {
         let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
-        found_values(py, &self.connection.settings, names, found)
+        let found = found.map_err(|error| call_error(py, &keys, &error))?;
+        found_values(py, self.values(), names, found)
     }
 
     /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether
-    /// another client may.
+    /// another client may. No client may fill the misses of a server without leases.
     fn look_up<'py>(
         &self,
         py: Python<'py>,
@@ -161,18 +166,16 @@ impl ClientCore {
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.client().get(&key))?;
         let none = py.None().into_bound(py);
-        let lookup = found.map_err(|error| match error {
-            // A datagram was lost, so the server may have given a lease: it is not one without leases.
-            ClientError::Refused { .. } if self.connection.settings.is_udp() => {
-                exception(py, "CacheUnavailableError", error.to_string())
-            }
-            error => client_error(py, &error),
-        });
-        match lookup? {
+        let lookup = match found {
+            Err(ClientError::UnknownCommand { .. }) => Lookup::Miss { lease: Lease::Unsupported },
+            found => found.map_err(|error| call_error(py, from_ref(&key), &error.into()))?,
+        };
+        match lookup {
             Lookup::Hit { value, flags } => {
                 let decoded = self.connection.settings.codec.decode::<Content>(value, flags);
-                let content = decoded.map_err(|error| decode_error(py, &error))?;
-                Ok((self.values().decode(py, &content)?, None, false))
+                let content = decoded.map_err(|error| decode_error(py, &error));
+                let value = content.and_then(|content| self.values().decode(py, &content));
+                Ok((value.map_err(|error| name_key(py, error, || key_text(key.as_ref())))?, None, false))
             }
             Lookup::Miss { lease } | Lookup::Stale { lease, .. } => Ok(match lease {
                 Lease::Held(token) => (none, Some(token.0), false),
@@ -194,12 +197,15 @@ impl ClientCore {
         let py = key.py();
         let _inside = Inside::enter(py);
         let (engine, client) = self.open(py, timeout)?;
-        let (key, content) = (Key::new(&self.prefix, key)?, self.values().encode(value)?);
-        let encoded = self.connection.settings.codec.encode(&content);
-        let Encoded { value, flags } = encoded.map_err(|error| encode_error(py, &error))?;
-        let exptime = exptime(py, ttl, unix_s)?;
+        let key = Key::new(&self.prefix, key)?;
+        let encoded = self.values().encode(value).and_then(|content| {
+            self.connection.settings.codec.encode(&content).map_err(|error| encode_error(py, &error))
+        });
+        let encoded = encoded.map_err(|error| name_key(py, error, || key_text(key.as_ref())));
+        let Encoded { value, flags } = encoded?;
+        let exptime = exptime(py, "ttl", ttl, unix_s)?;
         let filled = engine.wait(py, client.client().fill(&key, LeaseToken(token), value, flags, exptime))?;
-        Ok(filled.map_err(|error| client_error(py, &error))? == FillOutcome::Stored)
+        Ok(filled.map_err(|error| call_error(py, from_ref(&key), &error.into()))? == FillOutcome::Stored)
     }
 
     /// Gives a token back that is not going to be used.
@@ -209,7 +215,7 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let released = engine.wait(py, client.client().release(&key, LeaseToken(token)))?;
-        released.map_err(|error| client_error(py, &error))
+        released.map_err(|error| call_error(py, from_ref(&key), &error.into()))
     }
 
     fn set(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
@@ -308,7 +314,7 @@ impl ClientCore {
             match engine.wait(py, read.next())? {
                 Step::Done(values) => break values,
                 Step::ToLoad { keys: missing, from } => {
-                    let names = missing.iter().map(|key| name_of(key, &full_keys, &keys));
+                    let names = positions(&missing, &full_keys).map(|index| &keys[index]);
                     read.load_succeeded(self.load_values(py, load, names.collect(), from)?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
@@ -343,20 +349,25 @@ impl ClientCore {
         match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
             Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
             Ok(Ok(Reply::Miss)) => Ok(None),
+            Ok(Ok(Reply::Error(error))) => Err(exception(py, "RefusedError", format!("the router refused: {error}"))),
             Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
             Ok(Err(failure)) => {
-                Err(exception(py, "CacheUnavailableError", format!("no reply from a router: {failure}")))
+                let why = format!("no reply from the routers {}: {failure}", self.routers_text());
+                Err(exception(py, "CacheUnavailableError", why))
             }
-            Err(_) => Err(exception(py, "DeadlineExceededError", "no router replied in time".to_owned())),
+            Err(_) => {
+                let why = format!("none of the routers {} replied within {limit:?}", self.routers_text());
+                Err(exception(py, "DeadlineExceededError", why))
+            }
         }
     }
 
     /// Empties all servers of the cluster, if its routers allow it.
     fn flush_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let engine = self.connection.engine(py)?;
-        let timeout = parse_timeout(py, timeout)?;
+        let timeout = parse_timeout(py, "timeout", timeout)?;
         let flushed = engine.wait(py, engine.flush_all(&self.connection.settings, timeout))?;
-        flushed.map_err(|error| command_error(py, &error))
+        flushed.map_err(|(router, error)| router_error(py, &router, &error))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -405,6 +416,11 @@ impl ClientCore {
         }
     }
 
+    fn routers_text(&self) -> String {
+        let routers = self.connection.settings.routers.iter().map(|router| &*router.0);
+        routers.collect::<Vec<&str>>().join(", ")
+    }
+
     pub(crate) fn values(&self) -> ValueCodec {
         self.connection.settings.values
     }
@@ -412,7 +428,7 @@ impl ClientCore {
     /// The engine, and the client with the deadline of a call.
     pub(crate) fn open(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Arc<Engine>, TypedClient)> {
         let engine = self.connection.engine(py)?;
-        let deadline = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
+        let deadline = timeout.map(|seconds| parse_timeout(py, "timeout", seconds)).transpose()?;
         let client = self.client(&engine, deadline);
         Ok((engine, client))
     }
@@ -455,16 +471,16 @@ impl ClientCore {
         let full_keys: Vec<Bytes> =
             keys.iter().map(|key| checked_key(py, Key::new(&self.prefix, key)?)).collect::<PyResult<_>>()?;
         let wait = Duration::try_from_secs_f64(wait)
-            .map_err(|_| exception(py, "ConfigurationError", format!("a wait of {wait} s; expected 0 or more")))?;
+            .map_err(|_| exception(py, "ConfigurationError", format!("wait is {wait} s; expected 0 or more")))?;
         let options = ReadOptions {
             allow_stale: stale,
             exptime: 0,
             hot_miss_wait_ms: wait.as_millis() as u64,
-            absent_exptime: exptime(py, Some(absent_ttl), unix_s)?,
+            absent_exptime: exptime(py, "absent_ttl", Some(absent_ttl), unix_s)?,
         };
-        let exptimes: Vec<i64> = ttls.iter().map(|ttl| exptime(py, *ttl, unix_s)).collect::<PyResult<_>>()?;
+        let exptimes: Vec<i64> = ttls.iter().map(|ttl| exptime(py, "ttl", *ttl, unix_s)).collect::<PyResult<_>>()?;
         let groups = KeyGroup::by_exptime(full_keys.len(), &exptimes);
-        let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
+        let timeout = timeout.map(|seconds| parse_timeout(py, "timeout", seconds)).transpose()?;
         let time_max = timeout.unwrap_or(self.connection.settings.timeout);
         let client = self.unlimited_client(engine);
         let client = match groups.len() > 1 && !engine.is_batching() {
@@ -488,6 +504,6 @@ impl ClientCore {
         from: Option<ReadFrom>,
     ) -> PyResult<Vec<Content>> {
         let values = outside(py, || load.call1((PyList::new(py, names.iter())?, from.map(source_name))))?;
-        self.values().encode_loaded(&values, names.len())
+        self.values().encode_loaded(&values, names.len(), |index| names[index].to_string())
     }
 }

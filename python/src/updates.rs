@@ -1,7 +1,7 @@
 //! The updates of both clients: from the arguments of a call to a request, and from its outcome to the call's result.
 
-use crate::error::{client_error, error_name, exception, typed_error};
-use crate::key::{Key, checked_key};
+use crate::error::{client_error, error_name, exception, name_key, typed_error};
+use crate::key::{Key, checked_key, key_text};
 use crate::markers::{WriteCore, mark_error, source_name};
 use crate::options::{exptime, unix_s};
 use crate::sync_client::ClientCore;
@@ -95,7 +95,7 @@ impl Update {
     }
 
     pub(crate) fn touch(core: &ClientCore, key: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<Update> {
-        Ok(Update::Touch { key: full_key(core, key)?, exptime: exptime(key.py(), ttl, unix_s)? })
+        Ok(Update::Touch { key: full_key(core, key)?, exptime: exptime(key.py(), "ttl", ttl, unix_s)? })
     }
 
     pub(crate) fn delete(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Update> {
@@ -106,10 +106,10 @@ impl Update {
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for item in mapping.call_method0("items")?.try_iter()? {
             let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item?.extract()?;
-            values.push((full_key(core, &name)?, core.values().encode(&value)?));
+            values.push(encode_under(core, &name, &value)?);
             names.push(name.unbind());
         }
-        Ok(Update::SetMany { names, values, exptime: exptime(mapping.py(), ttl, unix_s)? })
+        Ok(Update::SetMany { names, values, exptime: exptime(mapping.py(), "ttl", ttl, unix_s)? })
     }
 
     pub(crate) fn delete_many(core: &ClientCore, keys: &Bound<'_, PyAny>) -> PyResult<Update> {
@@ -124,7 +124,10 @@ impl Update {
             let key = full_key(core, &name?)?;
             match std::str::from_utf8(&key) {
                 Ok(_) => Ok(key),
-                Err(_) => Err(exception(py, "InvalidKeyError", "a key that SQL is to name must be UTF-8".to_owned())),
+                Err(_) => {
+                    let why = format!("the key {} is not UTF-8, so SQL cannot name it", key_text(&key));
+                    Err(exception(py, "InvalidKeyError", why))
+                }
             }
         };
         let keys = keys.try_iter()?.map(full_key).collect::<PyResult<_>>()?;
@@ -201,10 +204,13 @@ impl Updated {
                 Ok(errors.into_any())
             }
             Updated::DeletedMany { names, deleted } => {
-                let errors: Vec<&ClientError> = deleted.iter().filter_map(|deleted| deleted.as_ref().err()).collect();
-                if let Some(first) = errors.first() {
-                    let failed = format!("{} of {} keys may not be deleted", errors.len(), deleted.len());
-                    return Err(exception(py, error_name(first), format!("{failed}: {first}")));
+                let failed =
+                    names.iter().zip(&deleted).filter_map(|(name, deleted)| Some((name, deleted.as_ref().err()?)));
+                let failed: Vec<(&Py<PyAny>, &ClientError)> = failed.collect();
+                if let Some((name, first)) = failed.first() {
+                    let (count, all) = (failed.len(), deleted.len());
+                    let why = format!("{count} of {all} keys may not be deleted, the first of them {name}: {first}");
+                    return Err(exception(py, error_name(first), why));
                 }
                 let dictionary = PyDict::new(py);
                 for (name, was_there) in names.into_iter().zip(deleted) {
@@ -232,7 +238,14 @@ fn parse_store(
     value: &Bound<'_, PyAny>,
     ttl: Option<f64>,
 ) -> PyResult<(Bytes, Content, i64)> {
-    Ok((full_key(core, key)?, core.values().encode(value)?, exptime(value.py(), ttl, unix_s)?))
+    let (key, content) = encode_under(core, key, value)?;
+    Ok((key, content, exptime(value.py(), "ttl", ttl, unix_s)?))
+}
+
+fn encode_under(core: &ClientCore, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(Bytes, Content)> {
+    let key = full_key(core, key)?;
+    let content = core.values().encode(value).map_err(|error| name_key(value.py(), error, || key_text(&key)))?;
+    Ok((key, content))
 }
 
 fn parse_delta(delta: &Bound<'_, PyAny>) -> PyResult<u64> {

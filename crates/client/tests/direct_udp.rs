@@ -4,10 +4,12 @@ use crate::fake::cluster::{Cluster, config};
 use bytes::Bytes;
 use lookaside_client::config::{ConfigId, Source};
 use lookaside_client::{
-    Client, ClientError, DirectRoute, Lookup, Permit, PermitReply, UdpOptions, UdpStatistics, WindowSettings,
+    Client, ClientError, DirectRoute, Lookup, Origin, Permit, PermitReply, ReadOptions, UdpOptions, UdpStatistics,
+    WindowSettings,
 };
 use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};
-use lookaside_routing::Address;
+use lookaside_routing::{Address, DatagramLoss};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::UdpSocket;
@@ -31,6 +33,8 @@ enum Behaviour {
     Refusing,
     /// It refuses replies to more keys than this.
     RefusingMore(usize),
+    /// Its replies are to other keys.
+    Malformed,
 }
 
 struct Fixture {
@@ -65,11 +69,14 @@ impl Fixture {
         self.route.udp_statistics().expect("gets are sent by UDP")
     }
 
-    /// The result of a get, if it is not an error with `expected` in its message.
-    async fn error(&self, key: &str, expected: &str) -> Option<Result<Bytes, ClientError>> {
+    /// What was lost of a get or its reply; the result of the get if nothing was.
+    async fn loss(&self, key: &str) -> Result<DatagramLoss, Result<Bytes, ClientError>> {
         match self.get(key).await {
-            Err(ClientError::Refused { why }) if why.contains(expected) => None,
-            other => Some(other),
+            Err(ClientError::DatagramLost { server, loss }) => {
+                assert_eq!(*server.0, *self.server);
+                Ok(loss)
+            }
+            other => Err(other),
         }
     }
 
@@ -123,6 +130,7 @@ async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
         };
         let reply = match is_refused {
             true => "SERVER_ERROR reply too large for UDP, use TCP\r\n".to_owned(),
+            false if behaviour == Behaviour::Malformed => "VALUE another 0 1\r\n1\r\nEND\r\n".to_owned(),
             false => items.concat() + "END\r\n",
         };
         let mut composed = Vec::new();
@@ -133,7 +141,7 @@ async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
             Behaviour::Lossy => drop(sent.remove(1)),
             Behaviour::Reordering => sent.swap(0, 1),
             Behaviour::Late => sent = std::mem::replace(&mut late, sent),
-            Behaviour::Well | Behaviour::Refusing | Behaviour::RefusingMore(_) => {}
+            Behaviour::Well | Behaviour::Refusing | Behaviour::RefusingMore(_) | Behaviour::Malformed => {}
         }
         for datagram in sent {
             socket.send_to(&datagram, client).await.expect("it sends");
@@ -163,16 +171,31 @@ async fn gets_are_sent_by_udp_and_all_else_by_tcp() {
 async fn lost_late_and_reordered_replies_are_errors_by_cause() {
     let fixture = Fixture::start(100).await;
     fixture.be(Behaviour::Reordering);
-    assert_eq!(fixture.error("k", "lost or overtaken").await, None);
+    assert_eq!(fixture.loss("k").await, Ok(DatagramLoss::OutOfOrder));
     fixture.be(Behaviour::Lossy);
-    assert_eq!(fixture.error("k", "lost or overtaken").await, None);
+    assert_eq!(fixture.loss("k").await, Ok(DatagramLoss::OutOfOrder));
     assert_eq!((fixture.statistics().reordered, fixture.statistics().lost), (2, 0));
     fixture.be(Behaviour::Late);
     let late = fixture.statistics().late;
-    assert_eq!(fixture.error("first", "in time").await, None);
-    assert_eq!(fixture.error("second", "in time").await, None, "it gets the first one's reply");
+    assert_eq!(fixture.loss("first").await, Ok(DatagramLoss::LostOrLate));
+    assert_eq!(fixture.loss("second").await, Ok(DatagramLoss::LostOrLate), "it gets the first one's reply");
     eventually(|| fixture.statistics().late >= late + 3).await;
     assert_eq!(fixture.statistics().lost, 2);
+}
+
+/// The gutter, which has the key, is not asked.
+#[tokio::test]
+async fn a_miss_by_a_lost_datagram_is_loaded_and_not_filled() {
+    let fixture = Fixture::start(100).await;
+    for behaviour in [Behaviour::Reordering, Behaviour::Lossy, Behaviour::Late] {
+        fixture.be(behaviour);
+        let load = || async { Ok::<_, Infallible>("loaded".into()) };
+        let read = fixture.client.read("k", &ReadOptions::default(), load).await.expect("the loader succeeds");
+        assert_eq!((&read.value[..], read.origin), (&b"loaded"[..], Origin::Database), "{behaviour:?}");
+    }
+    let fills = |address: &str| fixture.cluster.cache(address).lock().lease_sets;
+    assert_eq!(["router:1", "gutter:1", &fixture.server].map(fills), [0, 0, 0]);
+    assert_eq!(fixture.client.statistics().errors, 3);
 }
 
 #[tokio::test]
@@ -181,6 +204,27 @@ async fn a_refused_reply_is_fetched_by_tcp() {
     fixture.be(Behaviour::Refusing);
     assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()), "the value that it has by TCP");
     assert_eq!(fixture.statistics().refused, 1);
+}
+
+/// Once both were an error line of the server, so that a caller could not tell one from the other.
+#[tokio::test]
+async fn an_error_of_the_server_is_no_lost_datagram() {
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.be(Behaviour::Refusing);
+    for address in [&fixture.server, "gutter:1"] {
+        fixture.cluster.cache(address).lock().refuses_gets = true;
+    }
+    let why = "out of memory reading request".to_owned();
+    assert_eq!(fixture.get("k").await, Err(ClientError::Refused { why }));
+}
+
+/// Once it was taken for a lost datagram, although the server has not understood the get.
+#[tokio::test]
+async fn a_reply_that_cannot_be_parsed_is_a_failure_as_by_tcp() {
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.be(Behaviour::Malformed);
+    assert_eq!(fixture.get("k").await.as_deref(), Ok(&b"gutter:1"[..]), "the next server is asked");
+    assert_eq!((fixture.statistics().malformed, fixture.statistics().lost), (1, 0));
 }
 
 /// Once every such page was first sent by UDP in vain.
@@ -203,7 +247,7 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
     let fixture = Fixture::start(20).await;
     fixture.be(Behaviour::Silent);
     for _ in 0..3 {
-        assert_eq!(fixture.error("k", "in time").await, None);
+        assert_eq!(fixture.loss("k").await, Ok(DatagramLoss::LostOrLate));
     }
     let size = || fixture.route.window_statistics().expect("there is a window").size;
     assert_eq!(size(), WindowSettings::by_delay().initial, "without a UDP port nothing is lost on the way");
@@ -226,7 +270,7 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
         sleep(Duration::from_millis(1)).await;
     }
     fixture.be(Behaviour::Silent);
-    assert_eq!(fixture.error("k", "in time").await, None);
+    assert_eq!(fixture.loss("k").await, Ok(DatagramLoss::LostOrLate));
     assert!(
         size() <= WindowSettings::by_delay().initial / 2 + 1,
         "from a server that answers it is a loss: {}",

@@ -7,7 +7,9 @@ use lookaside_client::{
     ReadOptions, TypedClient, TypedError, Window, WindowSettings, WindowedDestination,
 };
 use lookaside_protocol::{ErrorReply, Reply};
-use lookaside_routing::{Batch, BoxFuture, Context, DestinationRoute, Failure, Outcomes, Route};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context, DatagramLoss, DestinationRoute, Failure, Outcome, Outcomes, Route,
+};
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 use tokio::{
     runtime::Handle,
@@ -218,28 +220,41 @@ async fn hits_of_the_replica_take_the_place_of_failures() {
     assert_eq!(lookups, [Ok(HIT), Err(ClientError::Failed(Failure::TimedOut))]);
 }
 
-/// Replies to each request with an error line, late: as gets by UDP end whose datagram was lost.
-struct LostDatagrams;
+/// Ends each request late, with the same outcome.
+struct Late(Outcome);
 
-impl Route for LostDatagrams {
+impl Route for Late {
     fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             sleep(ms(100)).await;
-            vec![Ok(Reply::Error(ErrorReply::Client("no reply by UDP in time".into()))); batch.len()]
+            vec![self.0.clone(); batch.len()]
         })
     }
 }
 
-/// Once a hit of the replica took the place of a failure, but not of an error reply.
+/// Once a hit of the replica took the place of a failure, but not of an error reply, which a lost datagram was then.
 #[tokio::test(start_paused = true)]
-async fn a_hit_of_the_replica_takes_the_place_of_a_lost_datagram() {
+async fn a_hit_of_the_replica_takes_the_place_of_a_lost_datagram_and_of_an_error_reply() {
+    let (server_address, loss) = (Address("a:1".into()), DatagramLoss::LostOrLate);
+    let lost = Failure::DatagramLost { server: server_address, loss };
+    let refused = Reply::Error(ErrorReply::Client("no".into()));
+    for outcome in [Err(lost), Ok(refused)] {
+        assert_hit_of_the_replica_takes_the_place_of(outcome).await;
+    }
+}
+
+async fn assert_hit_of_the_replica_takes_the_place_of(outcome: Outcome) {
     let (replicas, fast, _) = server();
     fast.lock().set("a", "v");
     let settings = HedgeSettings { delay: HedgeDelay::Fixed(ms(5)), share_max: 1.0, plain_gets: false };
-    let client = Client::new(Arc::new(LostDatagrams)).with_hedging(replicas, settings);
+    let client = Client::new(Arc::new(Late(outcome.clone()))).with_hedging(replicas, settings);
     let lookups = client.get_many(&["a", "b"]).await.expect("valid keys");
     assert_eq!(lookups[0], Ok(HIT));
-    assert!(matches!(lookups[1], Err(ClientError::Refused { .. })), "a miss decides nothing: {:?}", lookups[1]);
+    let expected = match outcome {
+        Err(failure) => ClientError::from(failure),
+        Ok(_) => ClientError::Refused { why: "no".to_owned() },
+    };
+    assert_eq!(lookups[1], Err(expected), "a miss decides nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,8 +310,8 @@ fn typed(settings: HedgeSettings) -> (TypedClient, SharedCache, SharedCache) {
     (TypedClient::new(client, Codec::default()), slow, fast)
 }
 
-/// Once plain gets were hedged as lookups are, and a late one returned a value that was older than the client's own set:
-/// replicas get deletes, and a set is none.
+/// Once plain gets were hedged as lookups are, and a late one returned a value that was older than the client's own
+/// set: replicas get deletes, and a set is none.
 #[tokio::test(start_paused = true)]
 async fn a_plain_get_is_not_older_than_the_clients_own_set() {
     let (client, slow, fast) = typed(HedgeSettings { delay: HedgeDelay::Fixed(ms(5)), ..HedgeSettings::default() });

@@ -104,6 +104,7 @@ impl Health {
                 | Failure::ConnectionLost
                 | Failure::ReadFailed(_)
                 | Failure::Malformed
+                | Failure::DatagramLost { .. }
                 | Failure::Spooled,
             ) => None,
         }

@@ -105,8 +105,8 @@ pub use region::{
     routing_prefix::{RoutingPrefix, RoutingPrefixError},
 };
 pub use route::{
-    Address, Batch, BoxFuture, Context, Destination, FailoverError, Failure, NO_POLICY, NO_ROUTE, NO_TREE, Outcome,
-    Outcomes, Route, TkoReason, is_no_route,
+    Address, Batch, BoxFuture, Context, DatagramLoss, Destination, FailoverError, Failure, NO_POLICY, NO_ROUTE,
+    NO_TREE, Outcome, Outcomes, Route, TkoReason, UNKNOWN_COMMAND, is_no_route,
 };
 pub use runtime_variables::RuntimeVariables;
 pub use slot::{Serving, Slot, choose_spare};

@@ -23,7 +23,7 @@ pub(crate) fn error_kind(outcome: &Outcome) -> Option<ErrorKind> {
         Err(Failure::Tko(_)) => Some(ErrorKind::Tko),
         Err(Failure::ConnectFailed) => Some(ErrorKind::ConnectError),
         Err(Failure::ConnectTimedOut) => Some(ErrorKind::ConnectTimeout),
-        Err(Failure::TimedOut | Failure::QueueTimedOut) => Some(ErrorKind::Timeout),
+        Err(Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. }) => Some(ErrorKind::Timeout),
         Err(Failure::Busy | Failure::TooManyPending { .. }) => Some(ErrorKind::Busy),
         Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => Some(ErrorKind::RemoteError),
         Err(_) => Some(ErrorKind::LocalError),

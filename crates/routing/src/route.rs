@@ -24,6 +24,10 @@ pub const NO_ROUTE: &str = "no route: ";
 /// The text of [`Failure::NoTree`] in the error that a router sends, which another process recognizes as well.
 pub const NO_TREE: &str = "RootRoute: No rh found";
 
+/// The text of the `SERVER_ERROR` that a router sends where a server replied with `ERROR`: it does not know the
+/// command. A client recognizes it as well.
+pub const UNKNOWN_COMMAND: &str = "ERROR reply received from server.";
+
 /// The reason of [`Failure::NoRoute`] after a selection by operation: other operations on the key may have a route.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
@@ -59,7 +63,25 @@ impl TkoReason {
     }
 }
 
-/// Why a request has no reply. For the last five it is unknown whether the destination executed it.
+/// Why a request by UDP has no whole reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramLoss {
+    /// No whole reply came in time: a datagram was lost, or is late.
+    LostOrLate,
+    /// A datagram of the reply was lost, overtook another or came twice.
+    OutOfOrder,
+}
+
+impl fmt::Display for DatagramLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DatagramLoss::LostOrLate => "no reply by UDP in time",
+            DatagramLoss::OutOfOrder => "a datagram of the reply by UDP was lost or overtaken",
+        })
+    }
+}
+
+/// Why a request has no reply. For the last six it is unknown whether the destination executed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The destination is TKO: nothing was sent.
@@ -96,8 +118,16 @@ pub enum Failure {
     ConnectionLost,
     /// Reading from the connection to this destination failed before the reply arrived.
     ReadFailed(Address),
-    /// The reply could not be parsed; the connection was closed.
+    /// The reply could not be parsed; a connection on which it came was closed.
     Malformed,
+    /// A get was sent by UDP, and a datagram was lost, late or out of order. A failover asks no other destination: the
+    /// get is a miss that is not filled (§3.1 of the paper).
+    DatagramLost {
+        /// The destination.
+        server: Address,
+        /// What is known of the datagram.
+        loss: DatagramLoss,
+    },
     /// A delete that failed at its server and was spooled, durably: it is replayed before the server is read again.
     /// Done for the client; not done for a route that has another server to ask.
     Spooled,
@@ -181,6 +211,7 @@ impl fmt::Display for Failure {
             Failure::TimedOut => write!(f, "server timed out"),
             Failure::ConnectionLost | Failure::ReadFailed(_) => write!(f, "connection lost"),
             Failure::Malformed => write!(f, "malformed reply from server"),
+            Failure::DatagramLost { server, loss } => write!(f, "{loss} ({server})"),
             Failure::Spooled => write!(f, "delete is spooled until the server is back"),
         }
     }

@@ -7,9 +7,9 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaVerb, encode_key},
 };
 use lookaside_routing::{
-    AllSyncRoute, DestinationRoute, ErrorRoute, ExptimeAction, FailoverError, FailoverErrorSet, FailoverErrors,
-    FailoverRoute, FailoverWithExptimeRoute, Failure, HashFunction, KeyHash, ModifyExptimeRoute, NullRoute,
-    OperationSelectorRoute, PoolRoute, PrefixSelectorRoute, Route, TkoReason, Verb,
+    Address, AllSyncRoute, DatagramLoss, DestinationRoute, ErrorRoute, ExptimeAction, FailoverError, FailoverErrorSet,
+    FailoverErrors, FailoverRoute, FailoverWithExptimeRoute, Failure, HashFunction, KeyHash, ModifyExptimeRoute,
+    NullRoute, OperationSelectorRoute, PoolRoute, PrefixSelectorRoute, Route, TkoReason, Verb,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -87,7 +87,7 @@ async fn a_miss_does_not_fail_over_for_any_verb() {
 }
 
 #[tokio::test]
-async fn every_failure_and_server_error_fails_over_but_no_other_error_line() {
+async fn every_failure_and_server_error_fails_over_but_no_other_error_line_and_no_lost_datagram() {
     let fails_over = [
         Err(Failure::Tko(TkoReason::ConnectFailed)),
         Err(Failure::ConnectFailed),
@@ -102,7 +102,11 @@ async fn every_failure_and_server_error_fails_over_but_no_other_error_line() {
         Err(Failure::QueueTimedOut),
         Err(Failure::NoTree),
     ];
-    let stays = [Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(b"bad data chunk")))), Ok(Reply::NotStored)];
+    let stays = [
+        Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(b"bad data chunk")))),
+        Ok(Reply::NotStored),
+        Err(Failure::DatagramLost { server: Address("a:1".into()), loss: DatagramLoss::LostOrLate }),
+    ];
     let outcomes = fails_over.map(|outcome| (outcome, true)).into_iter().chain(stays.map(|outcome| (outcome, false)));
     for (outcome, moves) in outcomes {
         let (reply, second) = (outcome.clone(), Fake::hit("second"));

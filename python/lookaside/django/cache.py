@@ -23,17 +23,19 @@ from django.core.cache.backends.base import (
 )
 from django.core.exceptions import ImproperlyConfigured
 
-from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding, log_not_stored
+from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, MissLog, encoding, log_not_stored
 from ..client_base import WAIT_S
 from ..errors import DecodeError, LookasideError, NotStoredError
 
 log = logging.getLogger("lookaside.django.cache")
+miss_log = MissLog(log)
 
 
 class LookasideCache(BaseCache):
     """A cache of Django behind the routers of LOCATION.
 
-    A get that fails is a miss. A write that fails raises; with the option `on_failed_set="log"`, a set does not.
+    A get that fails is a miss, and is logged. A write that fails raises; with the option `on_failed_set="log"`, a set
+    does not.
     """
 
     def __init__(self, location: str | Sequence[str], params: Mapping[str, Any]) -> None:
@@ -59,14 +61,16 @@ class LookasideCache(BaseCache):
         key = self.make_and_validate_key(key, version=version)
         try:
             return self._client.get(key, default)
-        except MISSES:
+        except MISSES as error:
+            miss_log.record(key, error)
             return default
 
     async def aget(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         key = self.make_and_validate_key(key, version=version)
         try:
             return await self._async_client().get(key, default)
-        except MISSES:
+        except MISSES as error:
+            miss_log.record(key, error)
             return default
 
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
@@ -76,7 +80,8 @@ class LookasideCache(BaseCache):
         except DecodeError:
             # One value that cannot be read is not a miss of the others.
             return dict(super().get_many(names.values(), version=version))
-        except FAILURES:
+        except FAILURES as error:
+            miss_log.record(next(iter(names)), error, len(names) - 1)
             return {}
         return {names[name]: value for name, value in found.items()}
 
@@ -86,7 +91,8 @@ class LookasideCache(BaseCache):
             found = await self._async_client().get_many(names)
         except DecodeError:
             return dict(await super().aget_many(names.values(), version=version))
-        except FAILURES:
+        except FAILURES as error:
+            miss_log.record(next(iter(names)), error, len(names) - 1)
             return {}
         return {names[name]: value for name, value in found.items()}
 

@@ -15,7 +15,7 @@ from django.core.cache.backends.base import InvalidCacheKey
 from django.core.cache.backends.memcached import PyLibMCCache, PyMemcacheCache
 from django.core.exceptions import ImproperlyConfigured
 from lookaside import AsyncClient, CacheUnavailableError, Client, EncodeError, RefusedError
-from lookaside.cache_backends import FAILURES
+from lookaside.cache_backends import FAILURES, MissLog
 from lookaside.django import LookasideCache
 from processes import connect, eventually, free_port, run_in_children
 
@@ -250,11 +250,15 @@ def test_a_router_that_takes_leases_refuses_such_a_set(leasing, call):
     other.close()
 
 
-def test_without_a_server_gets_miss_and_writes_raise(dead, call, caplog):
+def test_without_a_server_gets_miss_and_writes_raise(dead, call, caplog, monkeypatch):
+    monkeypatch.setattr("lookaside.django.cache.miss_log", MissLog(logging.getLogger("lookaside.django.cache"), 0))
     cache = make(dead, timeout=0.5)
     assert call(cache, "get", "k", "missing") == "missing"
     assert call(cache, "get_many", ["a", "b"]) == {}
     assert call(cache, "has_key", "k") is False
+    missed = [line.split(" failed, and is a miss: ")[0] for line in caplog.messages]
+    assert missed == ["a get of :1:k and 0 others", "a get of :1:a and 1 others", "a get of :1:k and 0 others"]
+    caplog.clear()
     assert call(cache, "get_or_set", "k", lambda: "loaded") == "loaded"
     for name, arguments in (
         ("set", ["k", 1]), ("add", ["k", 1]), ("incr", ["k"]), ("touch", ["k"]),

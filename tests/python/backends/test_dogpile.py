@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
-from direct_routers import start_router_of_replicas, wait_permitted
+from direct_routers import Router, start_router_of_replicas, wait_permitted
 from dogpile.cache import make_region, register_backend
 from dogpile.cache.api import NO_VALUE, CachedValue
 from dogpile.testing import fixtures
-from lookaside import CacheUnavailableError, Client, ConfigurationError, Hedge
+from lookaside import CacheUnavailableError, Client, ConfigurationError, Hedge, Udp
+from lookaside.cache_backends import MissLog
 from lookaside.dogpile import Creations, LookasideBackend
-from processes import READY_S, ROOT, Cluster, connect, eventually, free_port, frozen, run_in_children
+from lossy_server import LossyServer
+from processes import READY_S, ROOT, Cluster, Server, connect, eventually, free_port, frozen, run_in_children
 
 # As the installed package does it.
 register_backend("lookaside", "lookaside.dogpile", "LookasideBackend")
@@ -387,7 +389,7 @@ def test_a_mutex_and_a_creator_are_not_hedged(replicated, servers):
     options = {"config": router.config, "config_required": True, "routing_prefix": "/west/p0/", "timeout": 1.5}
     ours = region(router.address, hedge=hedge, **options)
     mutex, client = ours.backend.get_mutex("k"), ours.backend._client
-    for cache in (client, ours.backend._unhedged_client):
+    for cache in (client, ours.backend._lock_client):
         wait_permitted(cache)
     for key in ("_lockk", "k"):
         assert connect(servers[1].port).set(key, "of the replica", flags=16)
@@ -398,13 +400,63 @@ def test_a_mutex_and_a_creator_are_not_hedged(replicated, servers):
         assert creation is not None and creation.found() is None
     mutex.release()
     without = region(router.address, hedge=Hedge("/west/p1/"), **options)
-    assert without.backend._client is without.backend._unhedged_client
+    assert without.backend._client is without.backend._lock_client
+
+
+@pytest.fixture
+def lossy(tmp_path):
+    """A server that refuses commands and loses datagrams when the test says so."""
+    server = Server("lossy", tmp_path)
+    lossy = LossyServer(server.port)
+    yield lossy
+    lossy.close()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_stored"),
+    [("SERVER_ERROR Reply timeout", False), ("ERROR", True), ("SERVER_ERROR ERROR reply received from server.", True)],
+)
+def test_a_creator_whose_lookup_is_refused_stores_nothing_unless_there_are_no_leases(lossy, refusal, is_stored):
+    """Once each refusal was taken for that of a server without leases, also a router's for a server that does not
+    answer: the value was stored by a plain set, although the key might have been deleted meanwhile.
+    """
+    lossy.refused, lossy.refusal = (b"lease-get ",), refusal.encode() + b"\r\n"
+    ours = region(f"127.0.0.1:{lossy.port}", timeout=20)
+    assert ours.get_or_create("k", lambda: "created") == "created"
+    assert ours.get("k") == ("created" if is_stored else NO_VALUE)
+    assert not ours.key_is_locked("k")
+
+
+def test_a_lock_is_released_although_datagrams_are_lost(tmp_path, lossy):
+    """Once its owner took the lost datagram for a lock that has ended, and left it to all others until it did."""
+    file = tmp_path / "udp.json"
+    pool = {"servers": [f"127.0.0.1:{lossy.port}"], "server_timeout": 30_000}
+    file.write_text(json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"}))
+    router = Router(tmp_path, f"file:{file}")
+    try:
+        udp = Udp(port=lossy.udp_port, timeout=0.05)
+        ours = region(router.address, config=router.config, config_required=True, udp=udp, timeout=60)
+        for client in (ours.backend._client, ours.backend._lock_client):
+            wait_permitted(client)
+        lossy.replies = "lost"
+        assert ours.get("k") is NO_VALUE and ours.backend._client.stats()["udp.lost"] == 1, "gets go by UDP"
+        mutex = ours.backend.get_mutex("k")
+        assert mutex.acquire(False)
+        assert connect(lossy.target).get("_lockk")
+        mutex.release()
+        assert connect(lossy.target).get("_lockk") is None
+    finally:
+        router.stop()
 
 
 @pytest.mark.parametrize("is_lock_distributed", [True, False])
-def test_without_a_server_values_are_created(dead, caplog, is_lock_distributed):
+def test_without_a_server_values_are_created(dead, caplog, monkeypatch, is_lock_distributed):
+    monkeypatch.setattr("lookaside.dogpile.miss_log", MissLog(logging.getLogger("lookaside.dogpile"), 0))
     ours = region(dead, timeout=0.5, distributed_lock=is_lock_distributed)
     assert (ours.get("k"), ours.get_multi(["a", "b"])) == (NO_VALUE, [NO_VALUE] * 2)
+    missed = [line.split(" failed, and is a miss: ")[0] for line in caplog.messages]
+    assert missed == ["a get of k and 0 others", "a get of a and 1 others"]
     assert ours.key_is_locked("k") is False
     with caplog.at_level(logging.WARNING, "lookaside.dogpile"):
         assert ours.get_or_create("k", lambda: "created") == "created"

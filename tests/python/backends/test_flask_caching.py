@@ -13,6 +13,7 @@ from flask import Flask
 from flask_caching import Cache
 from flask_caching.backends import MemcachedCache
 from lookaside import CacheUnavailableError, Client, InvalidKeyError
+from lookaside.cache_backends import MissLog
 from lookaside.flask_caching import LookasideCache
 from processes import Cluster, eventually, free_port, frozen, run_in_children
 
@@ -229,15 +230,19 @@ def test_a_value_from_before_a_delete_is_not_stored(cache):
     assert cache.get("row") is None
 
 
-def test_without_a_server_gets_miss_and_writes_are_false(dead, caplog):
-    cache = LookasideCache(dead, timeout=0.5)
+def test_without_a_server_gets_miss_and_writes_are_false(dead, caplog, monkeypatch):
+    monkeypatch.setattr("lookaside.flask_caching.miss_log", MissLog(logging.getLogger("lookaside.flask_caching"), 0))
+    cache = LookasideCache(dead, timeout=0.5, key_prefix="shop_")
     assert cache.get("k") is None and not cache.has("k") and cache.get_many("a", "b") == [None, None]
+    missed = [line.split(" failed, and is a miss: ")[0] for line in caplog.messages]
+    assert missed == ["a get of shop_k and 0 others", "a get of shop_k and 0 others", "a get of shop_a and 1 others"]
+    caplog.clear()
     assert cache.get_or_load("k", lambda: "loaded") == "loaded"
     with caplog.at_level(logging.WARNING, "lookaside.flask_caching"):
         assert cache.set("k", 1) is False and cache.add("k", 1) is False
         assert cache.set_many({"k": 1}) == [] and cache.set("k", 1, -1) is False
         assert cache.inc("k") is None
-    assert len(caplog.messages) >= 5
+    assert len(caplog.messages) >= 5 and "a value of shop_k was not added: " in caplog.text
 
 
 def test_without_a_router_deletes_raise(caplog):

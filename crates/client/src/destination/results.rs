@@ -104,7 +104,7 @@ impl ServerResult {
         match failure {
             Failure::ConnectFailed => Some(ServerResult::ConnectError),
             Failure::ConnectTimedOut => Some(ServerResult::ConnectTimeout),
-            Failure::TimedOut | Failure::QueueTimedOut => Some(ServerResult::Timeout),
+            Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. } => Some(ServerResult::Timeout),
             Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed => Some(ServerResult::RemoteError),
             Failure::Tko(_) => Some(ServerResult::Tko),
             Failure::Busy | Failure::TooManyPending { .. } => Some(ServerResult::Busy),

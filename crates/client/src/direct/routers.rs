@@ -120,8 +120,12 @@ fn may_repeat(request: &Request<Bytes>, outcome: &Outcome) -> bool {
             | Failure::TooManyPending { .. }
             | Failure::QueueTimedOut,
         ) => true,
-        Err(Failure::TimedOut | Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => {
-            Verb::of(&request.operation).kind() != VerbKind::Update
-        }
+        Err(
+            Failure::TimedOut
+            | Failure::ConnectionLost
+            | Failure::ReadFailed(_)
+            | Failure::Malformed
+            | Failure::DatagramLost { .. },
+        ) => Verb::of(&request.operation).kind() != VerbKind::Update,
     }
 }

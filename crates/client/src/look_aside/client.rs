@@ -1,5 +1,5 @@
-//! The application's client: how it is set up, its lookups and fills. Whole reads are in `read_through` and `plan`, sets,
-//! deletes and the other updates in `updates`.
+//! The application's client: how it is set up, its lookups and fills. Whole reads are in `read_through` and `plan`,
+//! sets, deletes and the other updates in `updates`.
 
 use super::{
     batcher::Batcher,
@@ -72,10 +72,10 @@ impl Client {
         Client { batcher: Some(Arc::new(Batcher::new(self.lookups.clone()))), ..self }
     }
 
-    /// A client whose late lookups are sent to `replicas` as well, those of [`Client::get`], [`Client::read`] and plans;
-    /// the first answer counts. `replicas` must get all deletes that this client's route gets, and should not be the same
-    /// server. A key that is also changed by [`Client::set`] or another update without a delete may be looked up only if
-    /// `replicas` get these updates, too. The same holds for all keys of plain gets, those of
+    /// A client whose late lookups are sent to `replicas` as well, those of [`Client::get`], [`Client::read`] and
+    /// plans; the first answer counts. `replicas` must get all deletes that this client's route gets, and should not be
+    /// the same server. A key that is also changed by [`Client::set`] or another update without a delete may be looked
+    /// up only if `replicas` get these updates, too. The same holds for all keys of plain gets, those of
     /// [`TypedClient::get`](crate::TypedClient::get), which are hedged only with [`HedgeSettings::plain_gets`].
     pub fn with_hedging(self, replicas: Arc<dyn Route>, settings: HedgeSettings) -> Client {
         let is_batching = self.batcher.is_some();
@@ -130,7 +130,8 @@ impl Client {
     }
 
     /// Looks up one key. On a miss the caller may hold the lease, and then should [`Client::fill`] or
-    /// [`Client::release`]; [`Client::read`] does all of it.
+    /// [`Client::release`]; [`Client::read`] does all of it. [`ClientError::DatagramLost`] is a miss, too, without a
+    /// lease.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Lookup, ClientError> {
         let mut lookups = self.get_many(&[key]).await?;
         lookups.pop().expect("one lookup per key")
@@ -158,8 +159,8 @@ impl Client {
         fills.pop().expect("one result per request")
     }
 
-    /// Gives back the lease of a miss that is not going to be filled, so that the next client that misses the key need not
-    /// wait until it expires. Nothing happens if it is void, or was used.
+    /// Gives back the lease of a miss that is not going to be filled, so that the next client that misses the key need
+    /// not wait until it expires. Nothing happens if it is void, or was used.
     pub async fn release(&self, key: impl AsRef<[u8]>, token: LeaseToken) -> Result<(), ClientError> {
         let key = check_and_copy_key(key.as_ref()).map_err(ClientError::BadKey)?;
         let released = self.limit(self.lookups.sender().clone().release(vec![(key, token)])).await;

@@ -14,9 +14,9 @@
 //! released.
 //!
 //! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too, without a
-//! caller: where leases are taken for plain requests, its miss is withdrawn and its token returned (`direct/plain_leases`).
-//! A plain get whose caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss
-//! that is remembered later must not let it.
+//! caller: where leases are taken for plain requests, its miss is withdrawn and its token returned
+//! (`direct/plain_leases`). A plain get whose caller gives up is dropped instead: a caller without a reply may store
+//! what it reads then, and a miss that is remembered later must not let it.
 //!
 //! | hedged | the replicas must get (`AllSyncRoute`) |
 //! |---|---|
@@ -141,7 +141,8 @@ impl HedgedSender {
         outcomes
     }
 
-    /// The outcomes of a request, or of `gets` from replicas if it is late; then with the request, if it is not answered.
+    /// The outcomes of a request, or of `gets` from replicas if it is late; then with the request, if it is not
+    /// answered.
     async fn send_hedged<F>(
         &self,
         hedge: &Hedge,
@@ -192,7 +193,7 @@ impl HedgedSender {
         }
         let mut outcomes = first.await;
         for (outcome, other) in outcomes.iter_mut().zip(from_replica) {
-            // A lost datagram is an error reply, not a failure.
+            // Also one of the server: the replica may be well.
             if matches!(outcome, Err(_) | Ok(Reply::Error(_))) && is_hit(&other) {
                 *outcome = other;
             }

@@ -8,6 +8,7 @@
 //! | hot miss                 | waits and retries; returns a stale value at once if the caller allows it      |
 //! | still hot after the wait | loads, does not fill                                                          |
 //! | failure, error line      | loads, does not fill: a failing cache gets no extra load (§3.1)               |
+//! | datagram lost or late    | the same, which [`ClientError::DatagramLost`] tells from an error of a server |
 //!
 //! A loaded value is returned even if its fill is refused: then the key was deleted in between, and the next reader
 //! loads it again.

@@ -124,7 +124,7 @@ impl Client {
         }
         let outcomes = self.limit(self.send(batch)).await.ok_or(ClientError::DeadlineExceeded)?;
         let parse = |outcome: Outcome| {
-            outcome.map_err(ClientError::Failed).and_then(&parse).map_err(|error| self.count_error(error))
+            outcome.map_err(ClientError::from).and_then(&parse).map_err(|error| self.count_error(error))
         };
         Ok(outcomes.into_iter().map(parse).collect())
     }

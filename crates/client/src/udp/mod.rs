@@ -1,11 +1,12 @@
-//! Gets over UDP (§3.1 of the paper): a request is one datagram, its reply is one or several. Nothing is sent twice, and
-//! no datagram waits for another: a lost, late or reordered one makes its gets errors (`CLIENT_ERROR`, after which no
-//! route asks another server). Errors are misses, and such a miss is not filled.
+//! Gets over UDP (§3.1 of the paper): a request is one datagram, its reply is one or several. Nothing is sent twice,
+//! and no datagram waits for another: a lost, late or reordered one makes its gets errors ([`Failure::DatagramLost`],
+//! after which no failover asks another server). Such errors are misses, which are not filled. An error of the server,
+//! which comes by TCP, is not such a one.
 //!
 //! | request | |
 //! |---|---|
 //! | `get`, `lease-get` | by UDP, as many keys in a datagram as fit |
-//! | the same, whose reply the server refuses to send by UDP because it is too large | again, by TCP; later ones with fewer keys in a datagram ([`keys_max`]) |
+//! | the same, answered with an error line, because the reply is too large for UDP, say | again, by TCP; later ones with fewer keys in a datagram ([`keys_max`]) |
 //! | the same, after three requests to the server in a row had no reply | by TCP for a second, then for twice as long after each probe by UDP that has no reply either ([`health`]) |
 //! | all others | by TCP |
 //!
@@ -27,8 +28,8 @@ use bytes::Bytes;
 use health::{Path, UdpHealth};
 use keys_max::KeysMax;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FRAME_HEADER_BYTES};
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes};
+use lookaside_protocol::{Operation, Request};
+use lookaside_routing::{Address, Batch, BoxFuture, DatagramLoss, Destination, Failure, Outcomes};
 use lookaside_sync::{SharedCounter, counters};
 use message::{MessageError, compose, parse};
 use sockets::SocketError;
@@ -47,8 +48,8 @@ const LINE_OVERHEAD_BYTES: usize = 11;
 pub struct UdpOptions {
     /// The UDP port of all servers; `None`, the default, if it is that of TCP.
     pub port: Option<u16>,
-    /// How long a reply may take, in milliseconds. Default 100. If it is too short, slow replies are counted as lost; if
-    /// it is too long, a lost datagram delays its caller.
+    /// How long a reply may take, in milliseconds. Default 100. If it is too short, slow replies are counted as lost;
+    /// if it is too long, a lost datagram delays its caller.
     pub timeout_ms: u64,
 }
 
@@ -158,7 +159,7 @@ impl UdpDestination {
         counters.keys.add(requests.len() as u64);
         let last_permit = self.window.as_ref().map_or(0, |window| window.last_permit());
         let received = self.sockets.request(peer, |out| compose(requests, out), self.timeout).await;
-        let error = match received {
+        let failure = match received {
             Ok(message) => {
                 self.health.record_reply();
                 match parse(requests, &message.into()) {
@@ -173,7 +174,7 @@ impl UdpDestination {
                     }
                     Err(MessageError::Malformed) => {
                         counters.malformed.add(1);
-                        "the reply by UDP is malformed"
+                        Failure::Malformed
                     }
                 }
             }
@@ -182,26 +183,29 @@ impl UdpDestination {
                 if self.health.record_loss(Instant::now()) {
                     self.shrink_window(last_permit);
                 }
-                "no reply by UDP in time"
+                self.loss(DatagramLoss::LostOrLate)
             }
             Err(SocketError::Reordered) => {
                 counters.reordered.add(1);
                 self.health.record_reply();
                 self.shrink_window(last_permit);
-                "a datagram of the reply was lost or overtaken"
+                self.loss(DatagramLoss::OutOfOrder)
             }
             Err(SocketError::Busy) => {
                 counters.unsent.add(1);
-                return vec![Err(Failure::Busy); requests.len()];
+                Failure::Busy
             }
             Err(SocketError::Io(error)) => {
                 tracing::debug!(server = %self.tcp.address(), %error, "cannot send by UDP");
                 counters.unsent.add(1);
-                return vec![Err(Failure::ConnectFailed); requests.len()];
+                Failure::ConnectFailed
             }
         };
-        // Neither a failure nor a `SERVER_ERROR`: after a lost datagram no other server is to be asked.
-        vec![Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(error.as_bytes())))); requests.len()]
+        vec![Err(failure); requests.len()]
+    }
+
+    fn loss(&self, loss: DatagramLoss) -> Failure {
+        Failure::DatagramLost { server: self.tcp.address().clone(), loss }
     }
 
     fn shrink_window(&self, last_permit: u64) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcome, Outcomes, TkoReason};
+use lookaside_routing::{Address, Batch, BoxFuture, DatagramLoss, Destination, Outcome, Outcomes, TkoReason};
 use tokio::sync::{mpsc, watch};
 
 fn gets(count: usize) -> Batch {
@@ -181,6 +181,7 @@ async fn no_part_of_a_batch_is_sent_late() {
     assert_eq!(outcomes, expected, "after 60 ms nothing more is sent");
 }
 
+/// Once their outcomes were replies, which let the window grow.
 #[tokio::test(start_paused = true)]
 async fn one_burst_of_lost_datagrams_halves_the_window_once() {
     let fixture = fixture(WindowSettings { initial: 16, min: 2, max: 100, ..WindowSettings::default() });
@@ -189,10 +190,12 @@ async fn one_burst_of_lost_datagrams_halves_the_window_once() {
     let last_permit = fixture.window.last_permit();
     (0..4).for_each(|_| fixture.window.record_loss(last_permit));
     assert_eq!(fixture.window.statistics().size, 8);
-    fixture.reply.send_replace(Some(Err(Failure::Tko(TkoReason::ConnectFailed))));
+    let lost = Failure::DatagramLost { server: Address("a:1".into()), loss: DatagramLoss::LostOrLate };
+    fixture.reply.send_replace(Some(Err(lost)));
     for sent in sent {
         sent.await.unwrap();
     }
+    assert_eq!(fixture.window.statistics().size, 8, "the outcomes say the same again");
     fixture.send(1);
     tokio::time::sleep(Duration::from_millis(1)).await;
     fixture.window.record_loss(last_permit);
@@ -242,8 +245,8 @@ async fn the_next_waiter_is_admitted_when_the_first_one_leaves() {
     assert_eq!(fixture.received().await, [2]);
 }
 
-/// Once the requests of callers that had gone left the window at once. Their replies still arrived, beside those of as many
-/// further requests.
+/// Once the requests of callers that had gone left the window at once. Their replies still arrived, beside those of as
+/// many further requests.
 #[tokio::test(start_paused = true)]
 async fn what_was_sent_is_outstanding_until_it_is_answered_although_its_caller_has_gone() {
     let settings = WindowSettings { initial: 4, min: 2, max: 4, ..WindowSettings::default() };

@@ -31,6 +31,8 @@ pub struct Cache {
     pub is_full: bool,
     /// Each `cas` is refused, as if memory were short of large chunks alone.
     pub refused_cas: bool,
+    /// Each get is answered with an error line.
+    pub refuses_gets: bool,
     /// How long every reply takes.
     pub delay: Duration,
     /// Keys of all lease-gets.
@@ -168,6 +170,9 @@ impl Cache {
     fn append_reply(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         self.lines += 1;
         match command {
+            Command::Retrieve { .. } if self.refuses_gets => {
+                out.extend_from_slice(b"SERVER_ERROR out of memory reading request\r\n");
+            }
             Command::Retrieve { keys, operation } => {
                 for key in *keys {
                     let reply = match operation {

@@ -15,14 +15,13 @@
 //! | no tree for the prefix | `RootRoute: No rh found` |
 //! | an `ErrorRoute` | its text |
 //!
-//! `ERROR` of a server, which does not know the command, becomes an error of this list, too: a client could take a bare
-//! `ERROR` for one about its own command.
+//! `ERROR` of a server, which does not know the command, becomes an error of this kind, too ([`UNKNOWN_COMMAND`]): a
+//! client could take a bare `ERROR` for one about its own command.
+//!
+//! [`UNKNOWN_COMMAND`]: lookaside_routing::UNKNOWN_COMMAND
 
 use lookaside_routing::Failure;
 use std::borrow::Cow;
-
-/// In place of a server's `ERROR`.
-pub(super) const UNKNOWN_COMMAND: &str = "ERROR reply received from server.";
 
 /// In place of every error, with `--group-remote-errors`.
 pub(super) const GROUPED: &str = "remote error";
@@ -42,7 +41,11 @@ pub(super) fn error_text(failure: &Failure) -> Cow<'static, str> {
         }
         Failure::Busy => "307 busy".into(),
         Failure::Refused { text, .. } => text.to_string().into(),
-        Failure::NoTree | Failure::NoRoute(_) | Failure::Malformed | Failure::Spooled => failure.to_string().into(),
+        Failure::NoTree
+        | Failure::NoRoute(_)
+        | Failure::Malformed
+        | Failure::DatagramLost { .. }
+        | Failure::Spooled => failure.to_string().into(),
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod binary;
 
-use super::error_text::{GROUPED, UNKNOWN_COMMAND, error_text};
+use super::error_text::{GROUPED, error_text};
 use super::metaget;
 use super::parse::ReplyKey;
 use crate::stats::by_verb::VerbResults;
@@ -17,7 +17,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::Counters;
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, meta::MetaStatus, text};
-use lookaside_routing::{Outcome, Verb};
+use lookaside_routing::{Outcome, UNKNOWN_COMMAND, Verb};
 
 /// Writes replies and counts them.
 #[derive(Debug)]

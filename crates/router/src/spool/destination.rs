@@ -96,7 +96,8 @@ fn must_spool(outcome: &Outcome) -> bool {
             | Failure::QueueTimedOut
             | Failure::ConnectionLost
             | Failure::ReadFailed(_)
-            | Failure::Malformed,
+            | Failure::Malformed
+            | Failure::DatagramLost { .. },
         ) => true,
     }
 }

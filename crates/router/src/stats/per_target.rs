@@ -75,7 +75,7 @@ fn failure_of(outcome: &Outcome) -> Option<usize> {
             Failure::ConnectTimedOut => 2,
             Failure::Busy | Failure::TooManyPending { .. } => 3,
             Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } => 4,
-            Failure::TimedOut | Failure::QueueTimedOut => 5,
+            Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. } => 5,
             Failure::ConnectionLost | Failure::ReadFailed(_) => 6,
             Failure::Malformed => 7,
             Failure::Spooled => 8,

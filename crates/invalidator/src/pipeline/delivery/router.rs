@@ -342,7 +342,9 @@ pub(super) fn reason(failure: &Failure) -> &'static str {
         Failure::ConnectFailed => "connection failed",
         Failure::ConnectTimedOut => "connection timed out",
         Failure::Busy | Failure::TooManyPending { .. } => "too many requests outstanding",
-        Failure::TimedOut | Failure::QueueTimedOut => "no reply within the router timeout",
+        Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. } => {
+            "no reply within the router timeout"
+        }
         Failure::ConnectionLost | Failure::ReadFailed(_) => "connection lost",
         Failure::Malformed => "malformed reply",
         Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled => {

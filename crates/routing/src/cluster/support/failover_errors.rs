@@ -12,7 +12,8 @@
 //! | `shutdown`, `try_again`, `deadline_exceeded` | none: a memcached server does not report these |
 //! | each | [`Failure::Refused`] by an `ErrorRoute` with that `result` |
 //!
-//! Never a failover: a miss, a refusal (`NOT_STORED`) and `CLIENT_ERROR`: another server would reply the same.
+//! Never a failover: a miss, a refusal (`NOT_STORED`) and `CLIENT_ERROR`: another server would reply the same. Nor is
+//! [`Failure::DatagramLost`]: the server has not failed, and may have granted a lease.
 
 use crate::{
     FailoverError, Failure, Outcome,
@@ -36,6 +37,7 @@ impl FailoverError {
             Err(Failure::Busy | Failure::TooManyPending { .. }) => Some(FailoverError::Busy),
             Err(Failure::NoRoute(_) | Failure::NoTree) => Some(FailoverError::LocalError),
             Err(Failure::Refused { error, .. }) => *error,
+            Err(Failure::DatagramLost { .. }) => None,
             Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => {
                 Some(FailoverError::RemoteError)
             }
