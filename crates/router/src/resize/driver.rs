@@ -8,6 +8,7 @@
 
 use super::coverage::{COVERED_MAX, Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
 use super::history::HistoryStore;
+use super::new_servers::Emptied;
 use super::pool_servers::ConfigServers;
 use super::recorder::{HistoryRecorder, SeenRecord};
 use super::report::CoverageReport;
@@ -174,9 +175,13 @@ impl InitialCoverage {
             }
         }
         let coverage = SavedCoverage::from_peers(reports, candidates).map(|mut coverage| {
-            let departed = outdated.iter().flat_map(|outdated| outdated.coverage.departed.servers.clone());
-            coverage.departed.add(departed);
-            coverage.departed.is_incomplete |= outdated.is_some_and(|one| one.coverage.departed.is_incomplete);
+            let recorded = recorded.iter().map(|usable| &usable.candidate);
+            let own =
+                outdated.iter().flat_map(|outdated| outdated.coverage.covered.iter().filter(|saved| saved.was_read));
+            for read in recorded.chain(own.map(|saved| &saved.config)) {
+                coverage.departed.record_read(&read.servers.all);
+            }
+            outdated.iter().for_each(|outdated| coverage.departed.add_all(&outdated.coverage.departed));
             coverage
         });
         match (coverage, reports.first().and_then(|report| report.reads.first())) {
@@ -372,9 +377,12 @@ impl Resizer {
                     Err(why) => self.record_unusable(id, &why, host),
                 }
             }
-            Done::Emptied { config, server, is_done } => {
-                if is_done {
-                    self.change(host, |coverage, now| coverage.record_emptied(config, &server, now));
+            Done::Emptied { config, server, emptied } => {
+                if let Some(emptied) = emptied {
+                    self.change(host, |coverage, now| match emptied {
+                        Emptied::HoldsItems => coverage.record_items(config, &server, now),
+                        _ => coverage.record_emptied(config, &server, now),
+                    });
                 }
             }
             Done::Purged { purge, is_done } => {
@@ -449,8 +457,8 @@ impl Resizer {
         let history = self.recorder.next_work(&self.coverage, &self.configs, self.started.elapsed());
         history.into_iter().for_each(|work| self.work.start(work));
         if let Some(config) = self.coverage.target() {
-            for server in self.coverage.servers_to_empty() {
-                self.work.start(Work::Empty { config, server });
+            for (server, emptying) in self.coverage.servers_to_empty() {
+                self.work.start(Work::Empty { config, server, emptying });
             }
         }
         let purges = self.coverage.purges();
@@ -499,18 +507,22 @@ impl Resizer {
             tracing::info!(configuration = %reads, former = %before.reads(), "new configuration in force");
         }
         let is_waiting = self.coverage.target().is_some();
-        let trusted = self.coverage.trusted_new_servers();
-        if before.target() != self.coverage.target() && !trusted.is_empty() {
-            tracing::warn!(
-                servers = names(trusted.iter()),
-                "the servers of a new pool are trusted as they are, since its name is new and no other pool has them: if they \
-                 were used for keys of this cluster before, flush them; if they are another cluster's, the pool's \
-                 \"flush_new_servers\": false says so"
-            );
-        }
+        self.log_items(before);
         if before.target() != self.coverage.target() || !is_waiting {
             self.waits_since = is_waiting.then(Instant::now);
             self.is_wait_logged = false;
+        }
+    }
+
+    fn log_items(&self, before: &Coverage) {
+        let (known, with_items) = (before.servers_with_items(), self.coverage.servers_with_items());
+        if !with_items.is_subset(&known) {
+            tracing::warn!(
+                servers = names(with_items.difference(&known)),
+                "servers of a pool under a new name hold items, which may be old values, so the new configuration waits, and \
+                 the former one stays in force: give the pool \"flush_new_servers\": true to flush them, or false if they are \
+                 another cluster's"
+            );
         }
     }
 
@@ -520,10 +532,10 @@ impl Resizer {
             let to_empty = self.coverage.servers_to_empty();
             let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer));
             tracing::warn!(
-                servers_not_empty = names(to_empty.iter()),
+                servers_not_empty = names(to_empty.keys()),
                 peers_not_covering = names(peers),
-                "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
-                 flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
+                "a new configuration waits, and the former one stays in force: its new servers must answer and be empty or \
+                 allow flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
             );
         }
     }
