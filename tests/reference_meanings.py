@@ -229,8 +229,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_servers_fenced_by_peers": "Servers that are not read because of another router's backlog.",
         "spool_peers_unreachable": "Routers of `--spool-peers` that do not answer.",
         "resize_state": (
-            "The step of a change of the configuration: `steady`, `covering`, `emptying`, `waiting_for_peers`, "
-            "`recording`, `warming_up`, `draining`, `purging`."
+            "The step of a change of the configuration: `steady`, `covering`, `emptying`, `waiting_for_operator`, "
+            "`waiting_for_peers`, `recording`, `warming_up`, `draining`, `purging`."
         ),
         "resize_history": (
             "Where the history of changes is: `recorded` in etcd, for all routers of the cluster; `away` while etcd "

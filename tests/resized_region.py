@@ -4,18 +4,21 @@ import contextlib
 import hashlib
 import json
 import random
+import re
+import subprocess
 import threading
 
 from leases import HOT_MISS, LeaseClient
+from observed_programs import exposition
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 KEYS = [f"row:{number}" for number in range(200)]
 
 
-def text_of(servers: list[Server], **pool) -> str:
+def text_of(servers: list[Server], name: str = "main", **pool) -> str:
     """A configuration with one pool."""
     addresses = [f"127.0.0.1:{server.port}" for server in servers]
-    return json.dumps({"pools": {"main": {"servers": addresses, **pool}}, "route": "PoolRoute|main"})
+    return json.dumps({"pools": {name: {"servers": addresses, **pool}}, "route": f"PoolRoute|{name}"})
 
 
 class Router(Process):
@@ -71,6 +74,21 @@ class Router(Process):
     def is_steady(self) -> bool:
         """Whether no change is in progress."""
         return stats(self.port).get("resize_state", "steady") == "steady"
+
+
+def metric_states(router: Router) -> list[str]:
+    """The values of the label `state` with which the metric of a change is 1."""
+    return re.findall(
+        r'^lookaside_router_resize_state\{state="(\w+)"\} 1$', exposition(router.metrics_port), re.MULTILINE
+    )
+
+
+def routes(key: str, router: Router, *ports: int) -> tuple[subprocess.CompletedProcess, list[dict]]:
+    """`lookaside route` by the router's file, which also asks the routers at these ports."""
+    addresses = ",".join(map(str, ports))
+    command = [PROGRAMS / "lookaside", "route", "get", key, "-f", router.file, f"--routers={addresses}", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done, json.loads(done.stdout)["routers"]
 
 
 class Traffic:

@@ -4,17 +4,14 @@ Two or three routers, each other's peers, in front of servers that join, leave, 
 and deletes their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
 """
 
-import json
 import re
 import select
 import socket
-import subprocess
 
 import pytest
 from leases import LeaseClient
-from observed_programs import exposition
-from processes import PROGRAMS, Server, connect, eventually, free_port, frozen, stats
-from resized_region import KEYS, Region, Router, text_of
+from processes import Server, connect, eventually, free_port, frozen, stats
+from resized_region import KEYS, Region, Router, metric_states, routes, text_of
 
 WARM_UP = pytest.mark.parametrize("region", [{}, {"resize_warm_up_s": 3}], ids=["cold", "warm"], indirect=True)
 
@@ -201,21 +198,6 @@ def test_a_new_configuration_waits_for_its_servers_and_peers(region):
     assert [report["resize_state"] for report in reported] == ["steady", "steady"]
     assert all(report["reached"] == report["deleted_at"] == [new] for report in reported)
     region.traffic.check()
-
-
-def metric_states(router: Router) -> list[str]:
-    """The values of the label `state` with which the metric of a change is 1."""
-    return re.findall(
-        r'^lookaside_router_resize_state\{state="(\w+)"\} 1$', exposition(router.metrics_port), re.MULTILINE
-    )
-
-
-def routes(key: str, router: Router, *ports: int) -> tuple[subprocess.CompletedProcess, list[dict]]:
-    """`lookaside route` by the router's file, which also asks the routers at these ports."""
-    addresses = ",".join(map(str, ports))
-    command = [PROGRAMS / "lookaside", "route", "get", key, "-f", router.file, f"--routers={addresses}", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done, json.loads(done.stdout)["routers"]
 
 
 def moved_key(router: Router) -> tuple[str, str, str]:

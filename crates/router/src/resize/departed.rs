@@ -1,6 +1,7 @@
 //! Servers that have departed.
 
 use lookaside_routing::Address;
+use std::collections::BTreeSet;
 
 /// The most servers that are remembered. If there were more, servers of pools that are new are emptied, too.
 const DEPARTED_MAX: usize = 1_000;
@@ -12,17 +13,69 @@ pub(crate) struct Departed {
     pub(crate) servers: Vec<Address>,
     /// There were more than are remembered.
     pub(crate) is_incomplete: bool,
+    /// Those of `servers` that were in no configuration of which it is known that it was read. They may be another
+    /// cluster's.
+    pub(crate) unread: BTreeSet<Address>,
 }
 
 impl Departed {
+    /// Adds servers of this cluster.
     pub(crate) fn add(&mut self, servers: impl IntoIterator<Item = Address>) {
         for server in servers {
-            self.servers.retain(|known| *known != server);
-            self.servers.push(server);
+            self.unread.remove(&server);
+            self.push(server);
         }
+        self.limit();
+    }
+
+    /// Adds servers of configurations that were not read, as far as is known. Those that are there as servers of this
+    /// cluster remain that.
+    pub(crate) fn add_unread(&mut self, servers: impl IntoIterator<Item = Address>) {
+        for server in servers {
+            if !self.servers.contains(&server) {
+                self.unread.insert(server.clone());
+            }
+            self.push(server);
+        }
+        self.limit();
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Departed) {
+        for server in other.servers.iter().cloned() {
+            match other.unread.contains(&server) {
+                true => self.add_unread([server]),
+                false => self.add([server]),
+            }
+        }
+        self.is_incomplete |= other.is_incomplete;
+    }
+
+    /// Those of `servers` that have departed were in a configuration that was read.
+    pub(crate) fn record_read(&mut self, servers: &BTreeSet<Address>) {
+        self.unread.retain(|server| !servers.contains(server));
+    }
+
+    pub(crate) fn remove(&mut self, servers: &BTreeSet<Address>) {
+        self.servers.retain(|server| !servers.contains(server));
+        self.unread.retain(|server| !servers.contains(server));
+    }
+
+    /// Whether `server` has departed and is this cluster's.
+    pub(crate) fn has_own(&self, server: &Address) -> bool {
+        self.servers.contains(server) && !self.unread.contains(server)
+    }
+
+    fn push(&mut self, server: Address) {
+        self.servers.retain(|known| *known != server);
+        self.servers.push(server);
+    }
+
+    fn limit(&mut self) {
         let excess = self.servers.len().saturating_sub(DEPARTED_MAX);
         self.is_incomplete |= excess > 0;
-        self.servers.drain(..excess);
+        for server in self.servers.drain(..excess) {
+            self.unread.remove(&server);
+        }
     }
 }
 
@@ -40,5 +93,22 @@ mod tests {
         departed.add([server(DEPARTED_MAX)]);
         assert!(departed.is_incomplete && !departed.servers.contains(&server(1)));
         assert!(departed.servers.contains(&server(0)), "it departed again");
+    }
+    #[test]
+    fn a_server_that_was_read_once_is_this_clusters() {
+        let [read, unread] = ["read:1", "unread:1"].map(|name| Address(name.into()));
+        let mut departed = Departed::default();
+        departed.add([read.clone()]);
+        departed.add_unread([unread.clone(), read.clone()]);
+        let mut other = Departed::default();
+        other.add_all(&departed);
+        assert_eq!((other.has_own(&read), other.has_own(&unread)), (true, false));
+        assert_eq!(other.servers.len(), 2);
+        other.record_read(&[unread.clone()].into());
+        assert!(other.has_own(&unread));
+        departed.add([unread.clone()]);
+        assert!(departed.has_own(&unread));
+        departed.remove(&[read.clone()].into());
+        assert!(!departed.has_own(&read) && departed.has_own(&unread));
     }
 }

@@ -6,17 +6,22 @@
 //!
 //! Disk, network and time are arguments, so a simulation can run several in one process.
 
-use super::coverage::{COVERED_MAX, Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
+mod initial;
+mod step_log;
+
+pub(crate) use initial::{InitialCoverage, UsableConfig};
+
+use super::coverage::{Candidate, Coverage, CoverageSettings, SavedCoverage};
 use super::history::HistoryStore;
-use super::pool_servers::ConfigServers;
+use super::new_servers::Emptied;
 use super::recorder::{HistoryRecorder, SeenRecord};
-use super::report::CoverageReport;
 use super::start::ResizerChannels;
-use super::status::{HistoryState, ResizeStatus};
+use super::status::ResizeStatus;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
+use initial::candidate_of;
 use lookaside_client::Network;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
@@ -31,8 +36,6 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(200);
 const STEADY_INTERVAL: Duration = Duration::from_secs(1);
 /// When the text of a configuration that could not be used is fetched again: a certificate that it needs may be there.
 const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
-/// A change that waits for longer is logged.
-const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 
 /// What a driver needs of its process.
 pub trait ResizeHost {
@@ -97,126 +100,6 @@ enum ResizeEvent {
     Done(Box<Done>),
     Applied(Applied),
     Tick,
-}
-
-/// The state from which a process starts.
-pub(crate) struct InitialCoverage {
-    coverage: SavedCoverage,
-    configs: BTreeMap<ConfigId, Arc<RouterConfig>>,
-}
-
-impl InitialCoverage {
-    /// A first start.
-    pub(crate) fn first(config: RouterConfig) -> Result<InitialCoverage, String> {
-        let (config, candidate) = candidate_of(config)?;
-        let reads = candidate.id;
-        let covered = vec![SavedConfig { config: candidate, is_claimed: true, was_read: true }];
-        let coverage = SavedCoverage { reads, covered, departed: Default::default() };
-        Ok(InitialCoverage { coverage, configs: [(reads, config)].into() })
-    }
-
-    /// The state on disk.
-    pub(crate) fn stored(stored: &StoredCoverage, host: &dyn ResizeHost) -> Result<InitialCoverage, String> {
-        let reads = stored.reads().ok_or("\"reads\" is not an identity")?;
-        let (mut covered, mut configs) = (Vec::new(), BTreeMap::new());
-        for saved in &stored.covered {
-            let (config, candidate) = candidate_of(host.parse(&saved.text)?)?;
-            configs.insert(candidate.id, config);
-            covered.push(SavedConfig { config: candidate, is_claimed: saved.is_claimed, was_read: saved.was_read });
-        }
-        match configs.contains_key(&reads) {
-            true => {
-                let coverage = SavedCoverage { reads, covered, departed: stored.departed() };
-                Ok(InitialCoverage { coverage, configs })
-            }
-            false => Err(format!("the configuration {reads}, by which the router reads, is missing")),
-        }
-    }
-
-    fn usable(&self) -> impl Iterator<Item = UsableConfig> {
-        self.coverage.covered.iter().map(|saved| UsableConfig {
-            config: self.configs[&saved.config.id].clone(),
-            candidate: saved.config.clone(),
-        })
-    }
-
-    /// Covers configurations of the shared history, too.
-    pub(crate) fn cover_recorded(&mut self, recorded: Vec<UsableConfig>) {
-        for UsableConfig { config, candidate } in recorded {
-            if self.configs.contains_key(&candidate.id) || self.coverage.covered.len() >= COVERED_MAX {
-                continue;
-            }
-            self.configs.insert(candidate.id, config);
-            self.coverage.covered.push(SavedConfig { config: candidate, is_claimed: true, was_read: true });
-        }
-    }
-
-    /// Whether all peers that have reported will cover what this reads until they have seen that it is not read.
-    pub(crate) fn is_known_to(&self, reports: &[CoverageReport]) -> bool {
-        reports.iter().all(|report| report.claims.contains(&self.coverage.reads))
-    }
-
-    /// The state by the peers' reports and the configurations that these and the history name, of a router that has none on
-    /// disk or an outdated one. `None` if no peer has reported.
-    pub(crate) fn of_peers(
-        reports: &[CoverageReport],
-        configs_of_peers: Vec<UsableConfig>,
-        recorded: &[UsableConfig],
-        outdated: Option<&InitialCoverage>,
-    ) -> Result<Option<InitialCoverage>, String> {
-        let (mut candidates, mut configs) = (Vec::new(), BTreeMap::new());
-        // It covers what it covered, so that misplaced copies are removed.
-        let own = outdated.into_iter().flat_map(InitialCoverage::usable);
-        let known = configs_of_peers.into_iter().chain(recorded.iter().cloned()).chain(own);
-        for UsableConfig { config, candidate } in known {
-            if configs.insert(candidate.id, config).is_none() {
-                candidates.push(candidate);
-            }
-        }
-        let coverage = SavedCoverage::from_peers(reports, candidates).map(|mut coverage| {
-            let departed = outdated.iter().flat_map(|outdated| outdated.coverage.departed.servers.clone());
-            coverage.departed.add(departed);
-            coverage.departed.is_incomplete |= outdated.is_some_and(|one| one.coverage.departed.is_incomplete);
-            coverage
-        });
-        match (coverage, reports.first().and_then(|report| report.reads.first())) {
-            (Some(coverage), _) => Ok(Some(InitialCoverage { coverage, configs })),
-            (None, None) => Ok(None),
-            (None, Some(read)) => Err(format!(
-                "a peer, or the history in etcd, reads by the configuration {read} and does not return its text; start this \
-                 router again"
-            )),
-        }
-    }
-}
-
-/// A configuration that this router can use.
-#[derive(Clone)]
-pub(crate) struct UsableConfig {
-    config: Arc<RouterConfig>,
-    candidate: Candidate,
-}
-
-impl UsableConfig {
-    /// An error tells why `text` cannot be used.
-    pub(crate) fn parse(text: &str, host: &dyn ResizeHost) -> Result<UsableConfig, String> {
-        let (config, candidate) = candidate_of(host.parse(text)?)?;
-        Ok(UsableConfig { config, candidate })
-    }
-
-    /// The same of the text of `id` in the history.
-    pub(crate) fn parse_recorded(id: ConfigId, text: &str, host: &dyn ResizeHost) -> Result<UsableConfig, String> {
-        match UsableConfig::parse(text, host)? {
-            usable if usable.candidate.id == id => Ok(usable),
-            other => Err(format!("its text has the identity {}", other.candidate.id)),
-        }
-    }
-}
-
-fn candidate_of(config: RouterConfig) -> Result<(Arc<RouterConfig>, Candidate), String> {
-    let servers = Arc::new(ConfigServers::of(&config));
-    let candidate = Candidate { id: ConfigId::of(config.text())?, text: config.text().into(), servers };
-    Ok((Arc::new(config), candidate))
 }
 
 impl Resizer {
@@ -372,9 +255,12 @@ impl Resizer {
                     Err(why) => self.record_unusable(id, &why, host),
                 }
             }
-            Done::Emptied { config, server, is_done } => {
-                if is_done {
-                    self.change(host, |coverage, now| coverage.record_emptied(config, &server, now));
+            Done::Emptied { config, server, emptied } => {
+                if let Some(emptied) = emptied {
+                    self.change(host, |coverage, now| match emptied {
+                        Emptied::HoldsItems => coverage.record_items(config, &server, now),
+                        _ => coverage.record_emptied(config, &server, now),
+                    });
                 }
             }
             Done::Purged { purge, is_done } => {
@@ -449,8 +335,8 @@ impl Resizer {
         let history = self.recorder.next_work(&self.coverage, &self.configs, self.started.elapsed());
         history.into_iter().for_each(|work| self.work.start(work));
         if let Some(config) = self.coverage.target() {
-            for server in self.coverage.servers_to_empty() {
-                self.work.start(Work::Empty { config, server });
+            for (server, emptying) in self.coverage.servers_to_empty() {
+                self.work.start(Work::Empty { config, server, emptying });
             }
         }
         let purges = self.coverage.purges();
@@ -474,63 +360,6 @@ impl Resizer {
         let fetches = recorded.into_iter().filter(|id| is_due(*id)).filter_map(|id| self.recorder.fetch(id));
         fetches.for_each(|fetch| self.work.start(fetch));
     }
-
-    fn log_steps(&mut self, before: &Coverage) {
-        let reads = self.coverage.reads();
-        for config in self.coverage.covered().filter(|config| !before.covered().any(|known| known.id == config.id)) {
-            tracing::info!(configuration = %config.id, "deletes also go to the servers of another configuration");
-            let is_remembered = self.store.is_durable() || self.status.history() == HistoryState::Recorded;
-            if !is_remembered && !std::mem::replace(&mut self.is_loss_logged, true) {
-                tracing::warn!(
-                    "without --config-cache a router that restarts during a change of the configuration forgets the \
-                     former one, unless a peer of --spool-peers knows it"
-                );
-            }
-        }
-        for purge in self.coverage.purges().iter().filter(|purge| !before.purges().contains(purge)) {
-            let Purge { config, server, .. } = purge;
-            tracing::info!(configuration = %config, %server, "removing copies that a former configuration placed");
-        }
-        for config in before.covered().filter(|known| !self.coverage.covered().any(|config| config.id == known.id)) {
-            tracing::info!(configuration = %config.id, "a former configuration is no longer covered");
-        }
-        if before.reads() != reads {
-            self.status.changes.add(1);
-            tracing::info!(configuration = %reads, former = %before.reads(), "new configuration in force");
-        }
-        let is_waiting = self.coverage.target().is_some();
-        let trusted = self.coverage.trusted_new_servers();
-        if before.target() != self.coverage.target() && !trusted.is_empty() {
-            tracing::warn!(
-                servers = names(trusted.iter()),
-                "the servers of a new pool are trusted as they are, since its name is new and no other pool has them: if they \
-                 were used for keys of this cluster before, flush them; if they are another cluster's, the pool's \
-                 \"flush_new_servers\": false says so"
-            );
-        }
-        if before.target() != self.coverage.target() || !is_waiting {
-            self.waits_since = is_waiting.then(Instant::now);
-            self.is_wait_logged = false;
-        }
-    }
-
-    fn log_long_wait(&mut self) {
-        let is_long = self.waits_since.is_some_and(|since| since.elapsed() >= WAIT_LOGGED_AFTER);
-        if is_long && !std::mem::replace(&mut self.is_wait_logged, true) {
-            let to_empty = self.coverage.servers_to_empty();
-            let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer));
-            tracing::warn!(
-                servers_not_empty = names(to_empty.iter()),
-                peers_not_covering = names(peers),
-                "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
-                 flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
-            );
-        }
-    }
-}
-
-fn names<'a>(servers: impl Iterator<Item = &'a Address>) -> String {
-    servers.map(|server| &*server.0).collect::<Vec<_>>().join(",")
 }
 
 fn active_configs(

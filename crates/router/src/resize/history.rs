@@ -146,7 +146,7 @@ impl History {
             let id = ConfigId::parse(&config.id).ok_or_else(|| format!("{:?} is not an identity", config.id))?;
             Ok(RecordedConfig { id, is_readable: config.is_readable, is_lost: config.is_lost && !config.is_readable })
         };
-        let mut departed = Departed { servers: Vec::new(), is_incomplete: record.is_departed_incomplete };
+        let mut departed = Departed { is_incomplete: record.is_departed_incomplete, ..Departed::default() };
         departed.add(record.departed.iter().map(|server| Address(server.as_str().into())));
         Ok(History { configs: record.configs.iter().map(config).collect::<Result<_, String>>()?, departed })
     }

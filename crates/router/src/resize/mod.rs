@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coverage/` | the steps, as a state machine, and a model that checks them |
 //! | `pool_servers`, `departed` | what it knows of a configuration, and of servers that left |
-//! | `start`, `driver`, `work` | execute the steps |
+//! | `start`, `driver`, `work` | execute the steps: `driver/initial` is the state at the start, `driver/step_log` the log |
 //! | `store`, `report`, `peer_poll` | the state on disk, and as other routers see it |
 //! | `history`, `recorder` | what all routers of the cluster share, in etcd |
 //! | `new_servers`, `purge`, `leases` | flush a server that joins a pool; remove misplaced copies; void leases |

@@ -20,8 +20,20 @@ pub(crate) struct ConfigServers {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolServers {
     pub(crate) servers: BTreeSet<Address>,
-    /// Whether a server that joins the pool is flushed.
-    pub(crate) flush_new: bool,
+    /// Of several uses of the pool, the last value in the order of [`FlushNew`].
+    pub(crate) flush_new: FlushNew,
+}
+
+/// Whether a server that joins a pool is flushed: `"flush_new_servers"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FlushNew {
+    /// It is trusted: it is another cluster's, or a router.
+    #[default]
+    Never,
+    /// If the pool, or the server, is one of this cluster. The servers of a pool under a new name may be another
+    /// cluster's: they must be empty.
+    OfKnownPools,
+    Always,
 }
 
 impl ConfigServers {
@@ -29,12 +41,17 @@ impl ConfigServers {
         let mut pools: BTreeMap<String, PoolServers> = BTreeMap::new();
         let mut warm_up = Duration::ZERO;
         for pool in config.pool_uses() {
-            // The servers of a pool that keeps routing prefixes are routers.
-            let flush_new = pool.flush_new_servers && !pool.keep_routing_prefix;
+            let flush_new = match pool.flush_new_servers {
+                // Its servers are routers.
+                _ if pool.keep_routing_prefix => FlushNew::Never,
+                Some(false) => FlushNew::Never,
+                None => FlushNew::OfKnownPools,
+                Some(true) => FlushNew::Always,
+            };
             warm_up = warm_up.max(Duration::from_secs(pool.resize_warm_up_s));
             let of_pool = pools.entry(pool.name).or_default();
             of_pool.servers.extend(pool.servers);
-            of_pool.flush_new |= flush_new;
+            of_pool.flush_new = of_pool.flush_new.max(flush_new);
         }
         ConfigServers { pools, all: config.servers(), warm_up }
     }

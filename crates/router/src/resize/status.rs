@@ -75,6 +75,8 @@ pub(crate) enum ResizeState {
     Covering,
     /// New servers are not empty yet.
     Emptying,
+    /// Servers of a pool under a new name hold items, and nothing tells whether they may be flushed.
+    WaitingForOperator,
     /// Not every peer has reported that it covers the new configuration.
     WaitingForPeers,
     /// The shared history does not say yet that the new configuration will be read.
@@ -88,10 +90,11 @@ pub(crate) enum ResizeState {
 }
 
 impl ResizeState {
-    pub(crate) const ALL: [ResizeState; 8] = [
+    pub(crate) const ALL: [ResizeState; 9] = [
         ResizeState::Steady,
         ResizeState::Covering,
         ResizeState::Emptying,
+        ResizeState::WaitingForOperator,
         ResizeState::WaitingForPeers,
         ResizeState::Recording,
         ResizeState::WarmingUp,
@@ -104,6 +107,7 @@ impl ResizeState {
             ResizeState::Steady => "steady",
             ResizeState::Covering => "covering",
             ResizeState::Emptying => "emptying",
+            ResizeState::WaitingForOperator => "waiting_for_operator",
             ResizeState::WaitingForPeers => "waiting_for_peers",
             ResizeState::Recording => "recording",
             ResizeState::WarmingUp => "warming_up",
@@ -114,6 +118,7 @@ impl ResizeState {
 
     pub(crate) fn of(coverage: &Coverage) -> ResizeState {
         match coverage.target_stage() {
+            Some(Stage::Claimed) if !coverage.servers_with_items().is_empty() => ResizeState::WaitingForOperator,
             Some(Stage::Claimed) if !coverage.servers_to_empty().is_empty() => ResizeState::Emptying,
             Some(Stage::Claimed) if coverage.waits_for_history() => ResizeState::Recording,
             Some(Stage::Claimed) => ResizeState::WaitingForPeers,

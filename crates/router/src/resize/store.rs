@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   {"version": 1, "reads": ID, "covered": [{"text": "...", "is_claimed": true, "was_read": true}],
-//!    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
+//!    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false, "departed_unread": []}
 //! ```
 //!
 //! The file is replaced by a rename: after a crash it is the old or the new one.
@@ -15,6 +15,7 @@ use lookaside_client::config::ConfigId;
 use lookaside_client::config::FILE_BYTES_MAX;
 use lookaside_routing::Address;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,9 @@ pub(crate) struct StoredCoverage {
     pub(crate) covered: Vec<StoredConfig>,
     departed: Vec<String>,
     is_departed_incomplete: bool,
+    /// Earlier versions write none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    departed_unread: BTreeSet<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,6 +79,7 @@ impl StoredCoverage {
             covered: covered.collect(),
             departed: saved.departed.servers.iter().map(Address::to_string).collect(),
             is_departed_incomplete: saved.departed.is_incomplete,
+            departed_unread: saved.departed.unread.iter().map(Address::to_string).collect(),
         }
     }
 
@@ -83,8 +88,14 @@ impl StoredCoverage {
     }
 
     pub(crate) fn departed(&self) -> Departed {
-        let mut departed = Departed { servers: Vec::new(), is_incomplete: self.is_departed_incomplete };
-        departed.add(self.departed.iter().map(|server| Address(server.as_str().into())));
+        let mut departed = Departed { is_incomplete: self.is_departed_incomplete, ..Departed::default() };
+        for server in &self.departed {
+            let address = Address(server.as_str().into());
+            match self.departed_unread.contains(server) {
+                true => departed.add_unread([address]),
+                false => departed.add([address]),
+            }
+        }
         departed
     }
 }
@@ -156,7 +167,10 @@ mod tests {
         assert!(matches!(file.load(), Ok(None)));
         let config = Candidate { id: ConfigId(7), text: "{\"a\": 1}".into(), servers: Arc::default() };
         let covered = vec![SavedConfig { config, is_claimed: true, was_read: false }];
-        let departed = Departed { servers: vec![Address("a:1".into())], is_incomplete: true };
+        let mut departed = Departed { is_incomplete: true, ..Departed::default() };
+        departed.add([Address("a:1".into())]);
+        departed.add_unread([Address("b:1".into())]);
+        departed.add([Address("c:1".into())]);
         let saved = SavedCoverage { reads: ConfigId(7), covered, departed: departed.clone() };
         file.save(&StoredCoverage::of(&saved).to_json()).expect("saved");
         let text = file.load().expect("readable").expect("there");

@@ -1,7 +1,7 @@
 //! The work of a change that takes time: polls of peers, their texts, emptying and purging of servers. All of it runs
 //! in the task that polls [`WorkQueue::next`], and ends when the queue is dropped.
 
-use super::coverage::Purge;
+use super::coverage::{Emptying, Purge};
 use super::history::{HistoryChange, HistoryError, HistoryStore};
 use super::new_servers::{Emptied, empty_server};
 use super::peer_poll::{PeerConnection, PollError};
@@ -39,7 +39,8 @@ pub(crate) enum Done {
     Emptied {
         config: ConfigId,
         server: Address,
-        is_done: bool,
+        /// `None` after a failure.
+        emptied: Option<Emptied>,
     },
     Purged {
         purge: Purge,
@@ -64,6 +65,7 @@ pub(super) enum Work {
     Empty {
         config: ConfigId,
         server: Address,
+        emptying: Emptying,
     },
     Purge {
         purge: Purge,
@@ -133,7 +135,7 @@ impl WorkQueue {
         let id = match &work {
             Work::Fetch { id, .. } | Work::FetchRecorded { id, .. } => WorkId::Fetch(*id),
             Work::History { .. } => WorkId::History,
-            Work::Empty { config, server } => WorkId::Empty(*config, server.clone()),
+            Work::Empty { config, server, .. } => WorkId::Empty(*config, server.clone()),
             Work::Purge { purge, .. } => WorkId::Purge(purge.clone()),
         };
         self.requested.insert(id.clone());
@@ -150,7 +152,9 @@ impl WorkQueue {
             sleep(delay).await;
             match work {
                 Work::Fetch { peer, id } => fetch(&*network, &peer, id, is_logged).await,
-                Work::Empty { config, server } => empty(&*network, config, server, &status, is_logged).await,
+                Work::Empty { config, server, emptying } => {
+                    empty(&*network, config, (server, emptying), &status, is_logged).await
+                }
                 Work::Purge { purge, config, kept } => {
                     remove_misplaced(&*network, purge, &config, &kept, limits, &status, is_logged).await
                 }
@@ -180,7 +184,10 @@ impl WorkQueue {
         let (id, is_done) = match &done {
             Done::Polled { .. } => return done,
             Done::Fetched { id, text } => (WorkId::Fetch(*id), text.is_some()),
-            Done::Emptied { config, server, is_done } => (WorkId::Empty(*config, server.clone()), *is_done),
+            Done::Emptied { config, server, emptied } => {
+                let is_done = !matches!(emptied, None | Some(Emptied::HoldsItems));
+                (WorkId::Empty(*config, server.clone()), is_done)
+            }
             Done::Purged { purge, is_done } => (WorkId::Purge(purge.clone()), *is_done),
             Done::History { reply, .. } => (WorkId::History, reply.is_ok()),
         };
@@ -222,11 +229,11 @@ async fn fetch_recorded(store: &dyn HistoryStore, id: ConfigId, is_logged: bool)
 async fn empty(
     network: &dyn Network,
     config: ConfigId,
-    server: Address,
+    (server, emptying): (Address, Emptying),
     status: &ResizeStatus,
     is_logged: bool,
 ) -> Done {
-    let emptied = empty_server(network, &server).await;
+    let emptied = empty_server(network, &server, emptying).await;
     match &emptied {
         Ok(Emptied::WasEmpty) => tracing::info!(%server, "a new server holds no items"),
         Ok(Emptied::Flushed) => {
@@ -241,13 +248,19 @@ async fn empty(
                 "flushed a new server that has leases and does not know lease-void-all; upgrade the servers before the routers"
             );
         }
+        Err(error) if is_logged && emptying == Emptying::Check => tracing::warn!(
+            %server, %error,
+            "cannot ask a server of a pool under a new name whether it is empty, so the new configuration waits; start the \
+             server, or give the pool \"flush_new_servers\": false if it is another cluster's"
+        ),
         Err(error) if is_logged => tracing::warn!(
             %server, %error,
             "cannot empty a new server, so the new configuration waits; start the server, and allow flush_all"
         ),
-        Err(_) => {}
+        // Logged when it is known that no other router has filled it.
+        Ok(Emptied::HoldsItems) | Err(_) => {}
     }
-    Done::Emptied { config, server, is_done: emptied.is_ok() }
+    Done::Emptied { config, server, emptied: emptied.ok() }
 }
 
 async fn remove_misplaced(
@@ -429,8 +442,8 @@ mod tests {
         let empty = |name| WorkId::Empty(config, server(name));
         let purge = Purge { config, server: server("c:1"), number: 1 };
         work.failed = [empty("a:1"), empty("b:1"), WorkId::Purge(purge.clone())].into();
-        work.start(Work::Empty { config, server: server("a:1") });
-        work.start(Work::Empty { config, server: server("d:1") });
+        work.start(Work::Empty { config, server: server("a:1"), emptying: Emptying::Flush });
+        work.start(Work::Empty { config, server: server("d:1"), emptying: Emptying::Flush });
         work.retain_requested(std::slice::from_ref(&purge));
         assert_eq!(work.failed.len(), 3, "what runs for the first time, what runs again, and a purge");
         assert!(!work.failed.contains(&empty("b:1")));

@@ -43,8 +43,9 @@ pub struct Pool {
     pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
-    /// Whether a server that joins the pool is flushed, because its content is of unknown age. Default true.
-    pub flush_new_servers: bool,
+    /// Whether a server that joins the pool is flushed, because its content is of unknown age. `None` if the pool does not
+    /// say: then it is, unless nothing is known of the pool, which must be empty.
+    pub flush_new_servers: Option<bool>,
     /// How long after a change of the servers a key that has moved is read from its former owner after a miss, in
     /// seconds. Default 0: never. Until its end deletes go to both owners.
     pub resize_warm_up_s: u64,
@@ -173,7 +174,7 @@ impl Pool {
             identity: pool_transport.identity,
             keep_routing_prefix,
             resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix)?,
-            flush_new_servers: pool.get("flush_new_servers").map_or(Ok(true), |value| value.boolean())?,
+            flush_new_servers: pool.get("flush_new_servers").map(|value| value.boolean()).transpose()?,
             weights: parse_pool_weights(&pool, servers.len())?,
             tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
             failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), parse_failure_domain)?,

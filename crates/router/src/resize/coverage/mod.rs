@@ -26,7 +26,7 @@
 //!   reading by it, and ends after a time, or with the next change. Copies found so are stored at the new owner only if
 //!   all routers send deletes to the former owner first.
 //! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
-//!   that names it is read.
+//!   that names it is read. If nothing tells whether the pool is this cluster's, it must be empty, and is not flushed.
 //! * If the routers share a history ([`recorded`]), what a router that starts must know is there before it is so.
 
 mod recorded;
@@ -34,7 +34,7 @@ mod release;
 mod tasks;
 mod views;
 
-pub(crate) use tasks::Purge;
+pub(crate) use tasks::{Emptying, Purge};
 pub(crate) use views::{SavedConfig, SavedCoverage};
 
 use super::departed::Departed;
@@ -61,6 +61,8 @@ pub(crate) struct Rules {
     pub(crate) empty: bool,
     /// New servers of a pool that is renamed are emptied, too.
     pub(crate) empty_renamed: bool,
+    /// The servers of a pool under a new name are read only if they are empty.
+    pub(crate) empty_new: bool,
     pub(crate) drain: bool,
     pub(crate) purge: bool,
     pub(crate) release_in_two_steps: bool,
@@ -80,6 +82,7 @@ impl Rules {
         agree: true,
         empty: true,
         empty_renamed: true,
+        empty_new: true,
         drain: true,
         purge: true,
         release_in_two_steps: true,
@@ -107,6 +110,8 @@ pub(crate) struct Covered {
     pub(crate) was_read: bool,
     /// Servers that were emptied for it since it is covered.
     emptied: BTreeSet<Address>,
+    /// Servers that must be empty for it and held items, and when that was first known.
+    with_items: BTreeMap<Address, Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,8 +154,8 @@ struct PeerReport {
 struct Peer {
     /// `None` before the first.
     last: Option<PeerReport>,
-    /// The last poll failed.
-    is_missing: bool,
+    /// When the last poll failed; `None` if it did not.
+    missing_at: Option<Duration>,
 }
 
 /// How a coverage behaves.
@@ -214,6 +219,7 @@ impl Coverage {
             was_read: was_read || config.id == reads,
             config,
             emptied: BTreeSet::new(),
+            with_items: BTreeMap::new(),
         });
         let peers = vec![Peer::default(); settings.peers];
         Coverage {
@@ -284,6 +290,7 @@ impl Coverage {
             stage: Stage::Adding { number: self.number },
             was_read: self.is_kept_in_history(config.id) && !self.lost.contains(&config.id),
             emptied: BTreeSet::new(),
+            with_items: BTreeMap::new(),
         });
         true
     }
@@ -300,13 +307,13 @@ impl Coverage {
         for covered in &mut self.covered {
             covered.was_read |= report.reads.contains(&covered.config.id);
         }
-        self.peers[peer] = Peer { last: Some(PeerReport { polled_at, report }), is_missing: false };
+        self.peers[peer] = Peer { last: Some(PeerReport { polled_at, report }), missing_at: None };
         self.advance(now);
     }
 
     /// A peer has not replied to a poll.
     pub(crate) fn record_missing(&mut self, peer: usize, now: Duration) {
-        self.peers[peer].is_missing = true;
+        self.peers[peer].missing_at = Some(now);
         self.advance(now);
     }
 
@@ -322,6 +329,15 @@ impl Coverage {
             && covered.stage == Stage::Claimed
         {
             covered.emptied.insert(server.clone());
+            covered.with_items.remove(server);
+        }
+        self.advance(now);
+    }
+
+    /// `server` must be empty for `config` ([`Emptying::Check`]), and holds items.
+    pub(crate) fn record_items(&mut self, config: ConfigId, server: &Address, now: Duration) {
+        if let Some(covered) = self.get_mut(config) {
+            covered.with_items.entry(server.clone()).or_insert(now);
         }
         self.advance(now);
     }
@@ -376,7 +392,7 @@ impl Coverage {
             return false;
         }
         let servers = self.get(target).expect("the target is covered").config.servers.clone();
-        self.departed.servers.retain(|server| !servers.all.contains(server));
+        self.departed.remove(&servers.all);
         self.number += 1;
         self.stop_reading_former();
         self.draining.push((self.reads, self.number));
@@ -434,7 +450,7 @@ impl Coverage {
     }
 
     fn is_ignored(&self, peer: &Peer) -> bool {
-        self.settings.ignores_missing_peers && peer.is_missing
+        self.settings.ignores_missing_peers && peer.missing_at.is_some()
     }
 
     /// The last reports, each with the index of its peer.

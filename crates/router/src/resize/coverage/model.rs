@@ -6,12 +6,13 @@
 
 mod clients;
 mod event;
+mod new_pools;
 mod schedule;
 mod shared_history;
 
 use super::views::ActiveCoverage;
 use super::*;
-use crate::resize::pool_servers::PoolServers;
+use crate::resize::pool_servers::{FlushNew, PoolServers};
 use event::Event;
 use shared_history::SharedHistory;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -22,8 +23,9 @@ const END_MS: u64 = 45_000;
 /// Of half of the runs. Sometimes the next change ends it.
 const WARM_UP: Duration = Duration::from_secs(4);
 
-/// A configuration: the pool's name, and the server of each key by the key's number.
-const CONFIGS: [(&str, &[usize]); 7] = [
+/// A configuration: the pool's name, and the server of each key by the key's number. Those behind the first
+/// [`KNOWN_CONFIGS`] have pools of which nothing is known.
+const CONFIGS: [(&str, &[usize]); 10] = [
     ("p", &[0, 1, 2]),
     ("p", &[0, 1]),
     ("p", &[0, 1, 3]),
@@ -31,7 +33,11 @@ const CONFIGS: [(&str, &[usize]); 7] = [
     ("q", &[0, 1, 2]),
     ("q", &[2, 1]),
     ("q", &[0, 1, 3]),
+    ("r", &[4, 5]),
+    ("r", &[5, 6]),
+    ("s", &[6]),
 ];
+const KNOWN_CONFIGS: usize = 7;
 
 fn place(config: ConfigId, key: usize) -> usize {
     let servers = CONFIGS[config.0 as usize].1;
@@ -42,10 +48,10 @@ fn address(server: usize) -> Address {
     Address(format!("s:{server}").into())
 }
 
-fn candidate(config: usize, warm_up: Duration) -> Candidate {
+fn candidate(config: usize, warm_up: Duration, flush_new: FlushNew) -> Candidate {
     let (pool, servers) = CONFIGS[config];
     let all: BTreeSet<Address> = servers.iter().map(|server| address(*server)).collect();
-    let of_pool = PoolServers { servers: all.clone(), flush_new: true };
+    let of_pool = PoolServers { servers: all.clone(), flush_new };
     let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all, warm_up };
     Candidate { id: ConfigId(config as u128), text: "".into(), servers: Arc::new(servers) }
 }
@@ -131,11 +137,17 @@ struct World {
     deletes: Vec<Delete>,
     /// `None` if the routers share none.
     history: Option<SharedHistory>,
+    /// Configurations whose servers may be flushed, as the operator has decided.
+    flushed: BTreeSet<usize>,
+    /// Configurations about which the operator was asked.
+    asked: BTreeSet<usize>,
     /// Counts that show that a run did something.
     hits: u64,
     former_hits: u64,
     former_fills: u64,
     changes_of_reads: u64,
+    /// To a configuration whose pool was not known at first.
+    new_pools_read: u64,
     released: u64,
 }
 
@@ -146,7 +158,8 @@ impl World {
         let warm_up = if seed.is_multiple_of(2) { WARM_UP } else { Duration::ZERO };
         let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
         let router = |_| {
-            let coverage = Coverage::restore(first_start(0, warm_up), settings.clone(), Duration::ZERO);
+            let first = candidate(0, warm_up, FlushNew::OfKnownPools);
+            let coverage = Coverage::restore(first_start(first), settings.clone(), Duration::ZERO);
             Router {
                 saved: coverage.saved(),
                 threads: vec![coverage.active(); THREADS],
@@ -183,10 +196,13 @@ impl World {
             routers: (0..routers).map(router).collect(),
             deletes: Vec::new(),
             history: None,
+            flushed: BTreeSet::new(),
+            asked: BTreeSet::new(),
             hits: 0,
             former_hits: 0,
             former_fills: 0,
             changes_of_reads: 0,
+            new_pools_read: 0,
             released: 0,
             random,
         };
@@ -300,29 +316,42 @@ impl World {
             Event::Source { config, .. } if self.is_unusable(config) => {}
             Event::Source { router, config } => {
                 self.routers[router].source = config;
-                let target = candidate(config, self.warm_up);
+                let target = self.candidate(config);
                 if self.routers[router].coverage.is_some() {
                     self.change(router, |coverage, now| coverage.set_target(target, now));
                 }
             }
             Event::Fetched { router, run, config } if self.is_up(router, run) => {
                 self.routers[router].started.remove(&format!("fetch {config}"));
-                let (needed, is_unusable) = (candidate(config, self.warm_up), self.is_unusable(config));
+                let (needed, is_unusable) = (self.candidate(config), self.is_unusable(config));
                 self.change(router, |coverage, now| match is_unusable {
                     true => coverage.record_unusable(needed.id, now),
                     false => _ = coverage.cover_for_peer(&needed, now),
                 });
             }
-            Event::Flush { router, run, config, server } if self.is_up(router, run) => {
-                self.copies.retain(|(at, _), _| *at != server);
-                self.leases.retain(|(at, _), _| *at != server);
+            Event::Empty { router, run, config, server, emptying } if self.is_up(router, run) => {
+                let is_flushed = emptying == Emptying::Flush || self.holds_no_copies(server);
                 let delay = self.delay();
-                self.after(delay, Event::Emptied { router, run, config, server });
+                match is_flushed {
+                    true => {
+                        self.flush(server);
+                        self.after(delay, Event::Emptied { router, run, config, server });
+                    }
+                    false => self.after(delay, Event::NotEmpty { router, run, config, server }),
+                }
             }
             Event::Emptied { router, run, config, server } if self.is_up(router, run) => {
                 self.routers[router].started.remove(&format!("empty {config} {server}"));
                 self.change(router, |coverage, now| coverage.record_emptied(config, &address(server), now));
             }
+            Event::NotEmpty { router, run, config, server } if self.is_up(router, run) => {
+                self.record_not_empty(router, run, config, server);
+            }
+            Event::RetryEmpty { router, run, config, server } if self.is_up(router, run) => {
+                self.routers[router].started.remove(&format!("empty {config} {server}"));
+                self.change(router, |coverage, now| coverage.advance(now));
+            }
+            Event::Decide { config } => self.decide(config),
             Event::PurgeKey { router, run, purge, active, key } if self.is_up(router, run) => {
                 self.purge_key(router, run, purge, active, key);
             }
@@ -331,6 +360,17 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// What routers read in their files.
+    fn candidate(&self, config: usize) -> Candidate {
+        let flush_new = if self.flushed.contains(&config) { FlushNew::Always } else { FlushNew::OfKnownPools };
+        candidate(config, self.warm_up, flush_new)
+    }
+
+    fn flush(&mut self, server: usize) {
+        self.copies.retain(|(at, _), _| *at != server);
+        self.leases.retain(|(at, _), _| *at != server);
     }
 
     fn is_up(&self, router: usize, run: u64) -> bool {
@@ -387,7 +427,9 @@ impl World {
         let (reads, covered) = (coverage.reads(), coverage.active().others.len());
         change(coverage, now);
         coverage.record_announced(now);
-        self.changes_of_reads += u64::from(coverage.reads() != reads);
+        let is_changed = coverage.reads() != reads;
+        self.changes_of_reads += u64::from(is_changed);
+        self.new_pools_read += u64::from(is_changed && coverage.reads().0 >= KNOWN_CONFIGS as u128);
         self.released += u64::from(coverage.active().others.len() < covered);
         state.saved = coverage.saved();
         self.start_work(router);
@@ -408,10 +450,10 @@ impl World {
             }
         }
         let server = |address: &Address| address.0[2..].parse().expect("s:NUMBER");
-        for to_empty in coverage.servers_to_empty() {
+        for (to_empty, emptying) in coverage.servers_to_empty() {
             let (config, server) = (coverage.target().expect("there is a target"), server(&to_empty));
             if state.started.insert(format!("empty {config} {server}")) {
-                work.push(Event::Flush { router, run, config, server });
+                work.push(Event::Empty { router, run, config, server, emptying });
             }
         }
         for purge in coverage.purges() {
@@ -424,6 +466,7 @@ impl World {
             self.after(delay, event);
         }
         self.record_history(router, run);
+        self.ask_operator(router);
     }
 
     fn purge_key(&mut self, router: usize, run: u64, purge: Purge, active: Vec<ConfigId>, key: usize) {
@@ -447,7 +490,7 @@ impl World {
         let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
         let is_memory_lost = reports.len() == peers.len() && self.random.bool();
         self.record_unusable(router);
-        let (warm_up, source) = (self.warm_up, self.routers[router].source);
+        let source = self.routers[router].source;
         reports.extend(self.history_report(source));
         let from_reports = || {
             let mut ids: Vec<ConfigId> = Vec::new();
@@ -456,12 +499,13 @@ impl World {
                     ids.push(*id);
                 }
             }
-            let configs = ids.iter().map(|id| candidate(id.0 as usize, warm_up)).collect();
-            SavedCoverage::from_peers(&reports, configs).unwrap_or_else(|| first_start(source, warm_up))
+            let configs = ids.iter().map(|id| self.candidate(id.0 as usize)).collect();
+            SavedCoverage::from_peers(&reports, configs).unwrap_or_else(|| first_start(self.candidate(source)))
         };
-        let is_memory_lost = std::mem::take(&mut self.routers[router].is_memory_lost) || is_memory_lost;
+        let is_memory_lost = self.routers[router].is_memory_lost || is_memory_lost;
+        let saved = if is_memory_lost { from_reports() } else { self.routers[router].saved.clone() };
         let state = &mut self.routers[router];
-        let saved = if is_memory_lost { from_reports() } else { state.saved.clone() };
+        state.is_memory_lost = false;
         let mut coverage = Coverage::restore(saved, settings, Duration::from_millis(self.now));
         if let Some(history) = &self.history {
             history.introduce(&mut coverage, Duration::from_millis(self.now));
@@ -474,12 +518,13 @@ impl World {
         state.coverage = Some(coverage);
         let run = state.run;
         self.after(0, Event::Poll { router, run });
-        self.change(router, |coverage, now| coverage.set_target(candidate(source, warm_up), now));
+        let target = self.candidate(source);
+        self.change(router, |coverage, now| coverage.set_target(target, now));
     }
 }
 
 /// The state of a router that remembers nothing, and finds nothing.
-fn first_start(config: usize, warm_up: Duration) -> SavedCoverage {
-    let only = SavedConfig { config: candidate(config, warm_up), is_claimed: true, was_read: true };
+fn first_start(config: Candidate) -> SavedCoverage {
+    let only = SavedConfig { config, is_claimed: true, was_read: true };
     SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() }
 }

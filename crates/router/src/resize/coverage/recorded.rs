@@ -21,6 +21,7 @@
 
 use super::{COVERED_MAX, Coverage, Covered, Stage};
 use crate::resize::history::{HISTORY_CONFIGS_MAX, History, RecordedConfig};
+use crate::resize::pool_servers::FlushNew;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeSet;
@@ -67,8 +68,10 @@ impl Coverage {
             return self.advance(now);
         }
         let is_new = |server: &&Address| !self.departed.servers.contains(server) && !self.reads_from(server);
-        let departed: Vec<Address> = history.departed.servers.iter().filter(is_new).cloned().collect();
-        self.departed.add(departed);
+        let departed = history.departed.servers.iter().filter(is_new).cloned();
+        let (unread, own): (Vec<_>, Vec<_>) = departed.partition(|server| self.is_only_unread(server));
+        self.departed.add_unread(unread);
+        self.departed.add(own);
         self.departed.is_incomplete |= history.departed.is_incomplete;
         // One that has left the history has no copies that the departed servers do not stand for, and one that is readable had all deletes.
         self.lost.retain(|id| history.get(*id).is_some_and(|config| !config.is_readable));
@@ -80,6 +83,12 @@ impl Coverage {
         self.kept_by_purge.retain(|id, _| history.get(*id).is_some() || self.covered.iter().any(|one| one.id() == *id));
         self.history = HistoryView::Read(SeenHistory { revision, history, changed_at: now });
         self.advance(now);
+    }
+
+    /// Whether the configurations that are covered and name `server` were not read, as far as is known.
+    fn is_only_unread(&self, server: &Address) -> bool {
+        let mut naming = self.covered.iter().filter(|covered| covered.config.servers.all.contains(server)).peekable();
+        naming.peek().is_some() && naming.all(|covered| !covered.was_read)
     }
 
     fn reads_from(&self, server: &Address) -> bool {
@@ -110,7 +119,7 @@ impl Coverage {
     /// lost one is at any of them.
     fn is_emptied(&self) -> bool {
         let [only] = &self.covered[..] else { return false };
-        let mut pools = only.config.servers.pools.values().filter(|pool| pool.flush_new);
+        let mut pools = only.config.servers.pools.values().filter(|pool| pool.flush_new != FlushNew::Never);
         let is_emptied = !only.emptied.is_empty() && pools.all(|pool| pool.servers.is_subset(&only.emptied));
         self.next.is_none() && is_emptied
     }

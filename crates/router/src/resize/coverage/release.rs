@@ -79,7 +79,7 @@ impl Coverage {
     fn begin_purge(&mut self, at: usize) {
         let departed = self.departing(at);
         let pending = self.covered[at].config.servers.all.difference(&departed).cloned().collect();
-        self.departed.add(departed.clone());
+        self.add_departed_of(at, departed.clone());
         self.number += 1;
         self.record_purge(at);
         let pending = if self.settings.rules.purge { pending } else { BTreeSet::new() };
@@ -95,13 +95,22 @@ impl Coverage {
         pending.retain(|server| kept.contains(server));
         departed.extend(gone.iter().cloned());
         let pending = pending.len();
-        self.departed.add(gone);
+        self.add_departed_of(at, gone);
         pending
+    }
+
+    /// Servers of the configuration at `at` have departed.
+    fn add_departed_of(&mut self, at: usize, servers: impl IntoIterator<Item = Address>) {
+        match self.covered[at].was_read {
+            true => self.departed.add(servers),
+            false => self.departed.add_unread(servers),
+        }
     }
 
     fn cover_again(&mut self, at: usize) {
         self.number += 1;
         self.covered[at].stage = Stage::Adding { number: self.number };
         self.covered[at].emptied.clear();
+        self.covered[at].with_items.clear();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::resize::history::{History, RecordedConfig};
-use crate::resize::pool_servers::PoolServers;
+use crate::resize::pool_servers::{FlushNew, PoolServers};
 
 fn candidate(id: u128, server: &str) -> Candidate {
     candidate_of(id, "p", &[server])
@@ -14,7 +14,7 @@ fn addresses(servers: &[&str]) -> BTreeSet<Address> {
 
 fn candidate_of(id: u128, pool: &str, servers: &[&str]) -> Candidate {
     let all = addresses(servers);
-    let of_pool = PoolServers { servers: all.clone(), flush_new: true };
+    let of_pool = PoolServers { servers: all.clone(), flush_new: FlushNew::OfKnownPools };
     let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all, warm_up: Duration::ZERO };
     Candidate { id: ConfigId(id), text: "".into(), servers: Arc::new(servers) }
 }
@@ -33,6 +33,16 @@ impl Alone {
         Alone { coverage: Coverage::restore(saved, settings, Duration::ZERO), now: Duration::ZERO }
     }
 
+    /// Servers that are flushed before the target is read.
+    fn to_flush(&self) -> BTreeSet<Address> {
+        self.to_empty(Emptying::Flush)
+    }
+
+    fn to_empty(&self, emptying: Emptying) -> BTreeSet<Address> {
+        let to_empty = self.coverage.servers_to_empty().into_iter();
+        to_empty.filter(|(_, how)| *how == emptying).map(|(server, _)| server).collect()
+    }
+
     /// Has a new configuration, which it covers from now on.
     fn set_target(&mut self, config: &Candidate) {
         self.coverage.set_target(config.clone(), self.now);
@@ -45,7 +55,7 @@ impl Alone {
         for _ in 0..20 {
             self.now += Duration::from_secs(1);
             let target = self.coverage.target();
-            for server in self.coverage.servers_to_empty() {
+            for server in self.coverage.servers_to_empty().into_keys() {
                 self.coverage.record_emptied(target.expect("it empties for a target"), &server, self.now);
             }
             self.coverage.record_applied(self.coverage.active().number, self.now);
@@ -60,10 +70,10 @@ impl Alone {
 }
 
 /// The same servers with other settings: they have the same identity.
-fn with_settings(config: &Candidate, flush_new: bool, warm_up: Duration) -> Candidate {
+fn with_settings(config: &Candidate, flush_new: FlushNew, warm_up: Duration) -> Candidate {
     let mut servers = ConfigServers { warm_up, ..(*config.servers).clone() };
     servers.pools.values_mut().for_each(|pool| pool.flush_new = flush_new);
-    Candidate { text: format!("{flush_new} {warm_up:?}").into(), servers: Arc::new(servers), id: config.id }
+    Candidate { text: format!("{flush_new:?} {warm_up:?}").into(), servers: Arc::new(servers), id: config.id }
 }
 
 /// A wrong `"flush_new_servers": false` was corrected while the configuration was waited for. It had the same identity, so
@@ -72,18 +82,18 @@ fn with_settings(config: &Candidate, flush_new: bool, warm_up: Duration) -> Cand
 fn a_corrected_setting_counts_for_a_configuration_that_is_covered() {
     let (read, next) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "p", &["a:1", "b:1"]));
     let mut router = Alone::reading(&read);
-    router.coverage.set_target(with_settings(&next, false, Duration::ZERO), router.now);
+    router.coverage.set_target(with_settings(&next, FlushNew::Never, Duration::ZERO), router.now);
     let saved = router.coverage.saved();
-    let corrected = with_settings(&next, true, Duration::from_secs(9));
+    let corrected = with_settings(&next, FlushNew::OfKnownPools, Duration::from_secs(9));
     router.set_target(&corrected);
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    assert_eq!(router.to_flush(), addresses(&["b:1"]));
     assert_eq!(router.coverage.reads(), read.id);
     assert!(!router.coverage.saved().is_same(&saved), "it is to be saved");
     router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
     assert_eq!((router.coverage.reads(), router.coverage.is_warming_up()), (next.id, true));
     // Also of the one that is read.
     let saved = router.coverage.saved();
-    router.set_target(&with_settings(&next, true, Duration::from_secs(5)));
+    router.set_target(&with_settings(&next, FlushNew::OfKnownPools, Duration::from_secs(5)));
     assert!(!router.coverage.saved().is_same(&saved));
 }
 
@@ -102,7 +112,7 @@ fn after_a_configuration_was_lost_all_servers_of_the_next_are_emptied() {
     router.run(&mut history);
     assert_eq!((router.coverage.reads(), history.lost().count()), (read.id, 1), "nothing has changed");
     router.set_target(&next);
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["a:1", "b:1"]));
+    assert_eq!(router.to_flush(), addresses(&["a:1", "b:1"]));
     // It is marked again, by a router that starts: copies that were placed until then may be at emptied servers.
     router.coverage.record_emptied(next.id, &Address("a:1".into()), router.now);
     router.coverage.record_history(
@@ -111,29 +121,133 @@ fn after_a_configuration_was_lost_all_servers_of_the_next_are_emptied() {
         router.now,
     );
     router.coverage.record_history(3, history.clone(), router.now);
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["a:1", "b:1"]));
+    assert_eq!(router.to_flush(), addresses(&["a:1", "b:1"]));
     router.run(&mut history);
     assert_eq!(router.coverage.reads(), next.id);
     assert_eq!(history.configs, [config(2, true)], "the lost one is gone");
     assert!(history.departed.is_incomplete, "it may have named other servers");
     router.set_target(&last);
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["c:1"]));
+    assert_eq!(router.to_flush(), addresses(&["c:1"]));
 }
 
+/// They were trusted, with a warning: an old copy of a server that had been used before was read.
 #[test]
-fn servers_of_a_new_pool_that_are_trusted_are_named() {
+fn servers_of_a_pool_under_a_new_name_must_be_empty() {
     let read = candidate_of(1, "p", &["a:1", "b:1"]);
-    for (target, trusted) in [
-        (candidate_of(2, "q", &["c:1", "d:1"]), &["c:1", "d:1"][..]),
-        (candidate_of(3, "q", &["b:1", "c:1"]), &[]),
-        (candidate_of(4, "p", &["c:1"]), &[]),
+    let new = candidate_of(2, "q", &["c:1", "d:1"]);
+    for (target, to_check, to_flush) in [
+        (new.clone(), &["c:1", "d:1"][..], &[][..]),
+        (with_settings(&new, FlushNew::Always, Duration::ZERO), &[], &["c:1", "d:1"]),
+        (with_settings(&new, FlushNew::Never, Duration::ZERO), &[], &[]),
+        // It was renamed.
+        (candidate_of(3, "q", &["b:1", "c:1"]), &[], &["c:1"]),
+        (candidate_of(4, "p", &["c:1"]), &[], &["c:1"]),
     ] {
         let mut router = Alone::reading(&read);
-        router.coverage.set_target(target.clone(), router.now);
-        assert_eq!(router.coverage.trusted_new_servers(), addresses(trusted));
         router.set_target(&target);
-        assert_eq!(router.coverage.reads() == target.id, !trusted.is_empty(), "without emptying them");
+        let known = (router.to_empty(Emptying::Check), router.to_flush());
+        assert_eq!(known, (addresses(to_check), addresses(to_flush)), "{target:?}");
+        let is_trusted = to_check.is_empty() && to_flush.is_empty();
+        assert_eq!(router.coverage.reads() == target.id, is_trusted, "{target:?}");
     }
+}
+
+/// A server of the pool holds items: the new configuration waits until it has been emptied, or the operator says what is
+/// done. Other servers of the pool are empty and are not touched.
+#[test]
+fn a_configuration_waits_for_a_pool_under_a_new_name_with_items() {
+    let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1", "d:1"]));
+    let [server, empty] = ["c:1", "d:1"].map(|name| Address(name.into()));
+    let waiting = || {
+        let mut router = Alone::reading(&read);
+        router.set_target(&new);
+        router.coverage.record_emptied(new.id, &empty, router.now);
+        assert_eq!(router.coverage.servers_with_items(), addresses(&[]), "it was not asked yet");
+        router.coverage.record_items(new.id, &server, router.now);
+        assert_eq!(router.coverage.servers_with_items(), addresses(&["c:1"]));
+        assert_eq!(router.coverage.reads(), read.id);
+        router
+    };
+    let mut flushed_by_hand = waiting();
+    flushed_by_hand.coverage.record_emptied(new.id, &server, flushed_by_hand.now);
+    assert_eq!(flushed_by_hand.coverage.reads(), new.id);
+
+    let mut trusted = waiting();
+    trusted.set_target(&with_settings(&new, FlushNew::Never, Duration::ZERO));
+    assert_eq!(trusted.coverage.reads(), new.id);
+
+    let mut flushed = waiting();
+    flushed.set_target(&with_settings(&new, FlushNew::Always, Duration::ZERO));
+    assert_eq!((flushed.to_flush(), flushed.coverage.servers_with_items()), (addresses(&["c:1"]), addresses(&[])));
+    assert_eq!(flushed.coverage.reads(), read.id, "not before it is done");
+    flushed.coverage.record_emptied(new.id, &server, flushed.now);
+    assert_eq!(flushed.coverage.reads(), new.id);
+}
+
+/// The pool was taken out of the file and put back: its servers counted as departed, and would have been flushed although
+/// they were another cluster's.
+#[test]
+fn servers_of_a_configuration_that_was_never_read_are_not_flushed() {
+    let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
+    let other = candidate_of(3, "q", &["c:1", "d:1"]);
+    let mut router = Alone::reading(&read);
+    router.set_target(&new);
+    router.set_target(&other);
+    let to_check = (addresses(&["c:1", "d:1"]), addresses(&[]));
+    assert_eq!((router.to_empty(Emptying::Check), router.to_flush()), to_check, "the name is not known");
+    router.set_target(&read);
+    router.run(&mut History::default());
+    assert_eq!(router.coverage.covered().count(), 1);
+    assert!(router.coverage.saved().departed.servers.contains(&Address("c:1".into())));
+    router.set_target(&other);
+    assert_eq!((router.to_empty(Emptying::Check), router.to_flush()), to_check);
+    // Those of one that was read are this cluster's, whatever its pools are called when they return.
+    router.run(&mut History::default());
+    assert_eq!(router.coverage.reads(), other.id);
+    router.set_target(&read);
+    router.run(&mut History::default());
+    router.set_target(&candidate_of(4, "r", &["c:1", "e:1"]));
+    assert_eq!((router.to_empty(Emptying::Check), router.to_flush()), (addresses(&["e:1"]), addresses(&["c:1"])));
+}
+
+/// Another router has found the servers empty, reads by the new configuration and has filled them.
+#[test]
+fn items_of_a_peer_that_reads_by_the_new_configuration_count_for_nothing() {
+    let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
+    let saved = |config: &Candidate| SavedConfig { config: config.clone(), is_claimed: true, was_read: true };
+    let saved = SavedCoverage { reads: read.id, covered: vec![saved(&read)], departed: Departed::default() };
+    let settings = CoverageSettings { peers: 1, ignores_missing_peers: false, rules: Rules::ALL };
+    let ms = Duration::from_millis;
+    let mut coverage = Coverage::restore(saved, settings, Duration::ZERO);
+    coverage.set_target(new.clone(), ms(0));
+    coverage.record_announced(ms(0));
+    coverage.record_applied(coverage.active().number, ms(0));
+    let report = |reads: &Candidate| CoverageReport {
+        reads: vec![reads.id],
+        claims: [read.id, new.id].into(),
+        covers: vec![read.id, new.id],
+        is_ordered: true,
+        ..CoverageReport::default()
+    };
+    coverage.record_report(0, ms(1), report(&read), ms(2));
+    let server = Address("c:1".into());
+    coverage.record_items(new.id, &server, ms(10));
+    assert_eq!(coverage.servers_with_items(), addresses(&[]), "the peer may have begun to read since");
+    let reads_on = {
+        let mut coverage = coverage.clone();
+        coverage.record_report(0, ms(11), report(&read), ms(12));
+        coverage.servers_with_items()
+    };
+    assert_eq!(reads_on, addresses(&["c:1"]));
+    let mut missing = coverage.clone();
+    missing.record_missing(0, ms(12));
+    assert_eq!(missing.servers_with_items(), addresses(&["c:1"]), "nothing shows that it reads");
+    // This was said, and taken back with the report of an earlier poll.
+    let mut missing_before = Coverage::clone(&coverage);
+    missing_before.record_missing(0, ms(9));
+    assert_eq!(missing_before.servers_with_items(), addresses(&[]));
+    coverage.record_report(0, ms(11), report(&new), ms(12));
+    assert_eq!((coverage.reads(), coverage.servers_with_items()), (new.id, addresses(&[])));
 }
 
 /// A router without peers saved that it read by a new configuration, and was replaced before the permits for the former one
@@ -212,7 +326,7 @@ fn lost_configurations_make_space_for_the_next_one() {
     router.set_target(&next);
     let change = router.coverage.history_to_record(router.now);
     assert_eq!(change, None, "its server is not empty");
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    assert_eq!(router.to_flush(), addresses(&["b:1"]));
     router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
     let change = router.coverage.history_to_record(router.now).expect("it can be read");
     assert_eq!((change.lost().count(), change.is_readable(next.id)), (6, true));
@@ -221,5 +335,5 @@ fn lost_configurations_make_space_for_the_next_one() {
     assert_eq!((router.coverage.reads(), history.configs.len(), history.lost().count()), (next.id, 1, 0));
     assert!(history.departed.is_incomplete);
     router.set_target(&last);
-    assert_eq!(router.coverage.servers_to_empty(), addresses(&["c:1"]));
+    assert_eq!(router.to_flush(), addresses(&["c:1"]));
 }

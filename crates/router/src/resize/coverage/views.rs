@@ -53,7 +53,7 @@ impl SavedCoverage {
         };
         let mut departed = Departed::default();
         departed.add(reports.iter().flat_map(|report| report.departed.clone()));
-        departed.add(servers(other).difference(&servers(read)).cloned());
+        departed.add_unread(servers(other).difference(&servers(read)).cloned());
         let saved = |config: Candidate| SavedConfig { is_claimed: true, was_read: is_read(&config.id), config };
         let covered: Vec<SavedConfig> = configs.iter().cloned().map(saved).collect();
         covered.iter().any(|covered| covered.config.id == reads).then_some(SavedCoverage { reads, covered, departed })

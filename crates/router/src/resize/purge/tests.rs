@@ -1,5 +1,6 @@
 //! A purge against a server that lists and deletes keys, in-process and over TCP.
 
+use super::super::coverage::Emptying;
 use super::super::new_servers::{Emptied, empty_server};
 use super::*;
 use lookaside_client::TcpNetwork;
@@ -137,9 +138,15 @@ async fn the_rate_of_a_listing_is_bounded() {
 async fn only_a_server_with_items_is_flushed() {
     let held = keys([b"a".to_vec()]);
     let server = serve(held.clone(), None).await;
-    assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::Flushed);
+    // Nothing is done to it, not even to its leases.
+    let asked = serve_with_leases(held.clone(), None, ["nothing else is asked"; 2]).await;
+    let checked = empty_server(&TcpNetwork, &asked, Emptying::Check).await.expect("it answers");
+    assert_eq!((checked, held.lock().len()), (Emptied::HoldsItems, 1));
+    assert_eq!(empty_server(&TcpNetwork, &server, Emptying::Flush).await.expect("it answers"), Emptied::Flushed);
     assert!(held.lock().is_empty());
-    assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::WasEmpty);
+    for emptying in [Emptying::Flush, Emptying::Check] {
+        assert_eq!(empty_server(&TcpNetwork, &server, emptying).await.expect("it answers"), Emptied::WasEmpty);
+    }
 }
 
 /// Such a server was taken for one without leases: a client that had hung stored its value after the purge, and the key's
@@ -154,9 +161,40 @@ async fn a_server_whose_leases_cannot_be_voided_is_not_purged_and_is_flushed_eve
     assert!(matches!(purged, Err(PurgeError::LeasesHold)), "{purged:?}");
     assert_eq!((held.lock().len(), counters.keys_checked.value()), (1, 0), "deletes still reach its copies");
     for _ in 0..2 {
-        let emptied = empty_server(&TcpNetwork, &server).await.expect("it answers");
+        let emptied = empty_server(&TcpNetwork, &server, Emptying::Flush).await.expect("it answers");
         assert_eq!(emptied, Emptied::FlushedWithLeases);
         assert!(held.lock().is_empty());
+    }
+    let checked = empty_server(&TcpNetwork, &server, Emptying::Check).await.expect("it answers");
+    assert_eq!(checked, Emptied::FlushedWithLeases, "it is empty, so this costs nothing");
+}
+
+/// A server that replies to one line after the other.
+async fn serve_replies(replies: &'static [&'static str]) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = Address(listener.local_addr().expect("bound").to_string().into());
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("the router connects");
+        let (input, mut output) = stream.into_split();
+        let mut lines = BufReader::new(input).lines();
+        for reply in replies {
+            lines.next_line().await.expect("readable").expect("a command");
+            output.write_all(reply.as_bytes()).await.expect("the router reads");
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_server_that_is_filled_meanwhile_or_does_not_count_its_items_is_not_empty() {
+    const EMPTY: &str = "STAT curr_items 0\r\nEND\r\n";
+    let filled: &[&str] = &[EMPTY, "OK\r\n", "STAT curr_items 1\r\nEND\r\n"];
+    // A router.
+    let silent: &[&str] = &["STAT pid 1\r\nEND\r\n"];
+    for replies in [filled, silent] {
+        let server = serve_replies(replies).await;
+        let checked = empty_server(&TcpNetwork, &server, Emptying::Check).await.expect("it answers");
+        assert_eq!(checked, Emptied::HoldsItems, "{replies:?}");
     }
 }
 
@@ -167,6 +205,6 @@ async fn other_replies_about_leases_are_errors() {
         let counters = PurgeCounters::default();
         let purged = purge_server(&TcpNetwork, &server, &|_| true, LIMITS, &counters).await;
         assert!(matches!(purged, Err(PurgeError::Connection(CommandError::Unexpected(_)))), "{leases:?}: {purged:?}");
-        assert!(empty_server(&TcpNetwork, &server).await.is_err(), "{leases:?}");
+        assert!(empty_server(&TcpNetwork, &server, Emptying::Flush).await.is_err(), "{leases:?}");
     }
 }

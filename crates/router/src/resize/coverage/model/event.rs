@@ -84,17 +84,34 @@ pub(super) enum Event {
         run: u64,
         config: usize,
     },
-    Flush {
+    Empty {
         router: usize,
         run: u64,
         config: ConfigId,
         server: usize,
+        emptying: Emptying,
     },
     Emptied {
         router: usize,
         run: u64,
         config: ConfigId,
         server: usize,
+    },
+    NotEmpty {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    RetryEmpty {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    /// The operator has read that servers of a configuration hold items.
+    Decide {
+        config: usize,
     },
     PurgeKey {
         router: usize,

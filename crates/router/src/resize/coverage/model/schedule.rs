@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    fn schedule_requests(&mut self, interval_ms: usize) {
+    pub(super) fn schedule_requests(&mut self, interval_ms: usize) {
         for router in 0..self.routers.len() {
             self.at(0, Event::Poll { router, run: 0 });
         }
@@ -18,7 +18,7 @@ impl World {
     pub(super) fn schedule_faults(&mut self) {
         self.schedule_requests(40);
         // All of one pool, or also those with another name for it.
-        let configs = if self.random.bool() { CONFIGS.len() } else { 4 };
+        let configs = if self.random.bool() { KNOWN_CONFIGS } else { 4 };
         // The server that is in no configuration at first holds old copies.
         self.copies = (0..KEYS).map(|key| ((3, key), 0)).collect();
         if self.hanging == 0 {
@@ -36,7 +36,7 @@ impl World {
         self.schedule_crashes();
     }
 
-    fn schedule_crashes(&mut self) {
+    pub(super) fn schedule_crashes(&mut self) {
         for _ in 0..self.random.usize(..3) {
             let (at, router) = (self.random.u64(..END_MS), self.random.usize(..self.routers.len()));
             self.at(at, Event::Crash { router });
@@ -82,7 +82,7 @@ fn first_failure(rules: Rules, seeds: u64) -> Option<(u64, String)> {
     first_failure_of(seeds, |seed| World::new(seed, rules))
 }
 
-fn first_failure_of(seeds: u64, world: impl Fn(u64) -> World) -> Option<(u64, String)> {
+pub(super) fn first_failure_of(seeds: u64, world: impl Fn(u64) -> World) -> Option<(u64, String)> {
     (0..seeds).find_map(|seed| world(seed).run().err().map(|why| (seed, why)))
 }
 
