@@ -24,6 +24,7 @@ mod leases_for_plain_clients;
 mod limits;
 mod macros;
 mod migrate;
+mod named_routers;
 mod near_cache;
 mod odd_configurations;
 mod other_clients;
