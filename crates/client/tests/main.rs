@@ -11,6 +11,8 @@ mod destination_limits;
 mod destination_outages;
 mod direct;
 mod direct_faults;
+mod direct_fills;
+mod direct_named_routers;
 mod direct_replicas;
 mod direct_udp;
 mod late_lookups;

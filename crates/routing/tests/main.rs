@@ -18,6 +18,7 @@ mod every_verb;
 mod failover;
 mod failover_counts;
 mod fan_out;
+mod filled_by_router;
 mod former_owners;
 mod lease_pairing;
 mod leases_for_plain_clients;
