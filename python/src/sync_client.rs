@@ -66,9 +66,9 @@ impl ClientCore {
         is_async: bool,
     ) -> PyResult<ClientCore> {
         let refuse = |why: String| exception(py, "ConfigurationError", why);
-        if routers.is_empty() {
-            let why = "no router: a client sends its updates through the routers of its cluster, also with config=";
-            return Err(refuse(format!("{why}; expected [\"HOST:PORT\", ...]")));
+        if routers.is_empty() && config.is_none() {
+            let why = "no router: a client sends its updates through the routers of its cluster";
+            return Err(refuse(format!("{why}; expected [\"HOST:PORT\", ...], or config= with \"routers\" in it")));
         }
         if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
             return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
@@ -79,7 +79,7 @@ impl ClientCore {
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
         let routers: Vec<Address> = routers.into_iter().map(|router| Address(router.into())).collect();
         let settings = Settings {
-            network: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
+            networks: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
             routers,
             source,
             needs_configuration: config_required,
