@@ -150,7 +150,7 @@ fn routes_above_that_do_more_than_to_pass_reads_on_are_found() {
         r#"{"type": "ModifyKeyRoute", "set_key_suffix": "x", "target": {"type": "LoggingRoute", "target": FILLING}}"#,
         r#"{"type": "KeySplitRoute", "replicas": 2, "all_sync": true, "first_hit": true, "destination": FILLING}"#,
         r#"{"type": "BigValueRoute", "split_threshold": 100, "target": FILLING}"#,
-        r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": FILLING, "index_range": [0, 0],
+        r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": FILLING, "index_range": [0, 1],
             "key_fraction_range": [0, 1]}]}"#,
     ] {
         assert_eq!(above(other), [false], "{other}");
