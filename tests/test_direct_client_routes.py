@@ -1,5 +1,5 @@
-"""A client that reads servers directly through more than one pool: a gutter, spares, replicas, a cluster that warms up.
-What has been deleted is read from none of them."""
+"""A client that reads servers directly through more than one pool: a gutter, spares, replicas, a cluster that warms up,
+a near cache. What has been deleted is read from none of them."""
 
 import json
 
@@ -34,6 +34,14 @@ def start(tmp_path):
 
 def pool(*servers, **settings) -> dict:
     return {"servers": [f"127.0.0.1:{server.port}" for server in servers], "server_timeout": 300, **settings}
+
+
+def is_read_directly(client, key: str, value: str) -> bool:
+    """Gets a key that has this value. Whether no router took part."""
+    before = client.statistics()
+    assert client.get(key) == value
+    after = client.statistics()
+    return after["direct_reads"] > before["direct_reads"] and after["router_requests"] == before["router_requests"]
 
 
 def test_a_gutter_serves_while_a_server_is_dead_and_none_is_read_after_a_delete(start, servers):
@@ -108,16 +116,20 @@ def test_a_late_read_is_answered_by_another_replica_but_never_after_a_delete(sta
     eventually(lambda: client.get(KEYS[1]) == "value", "the first replica is read again")
 
 
-def test_a_cluster_that_warms_up_is_read_through_its_router(start, servers, tmp_path):
-    """Once the client asked the warm cluster for every miss, and stored none of its values in the cold one."""
-    cold, warm, _ = servers
-    route = {"type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60}
-    pools = {"cold": pool(cold), "warm": pool(warm)}
-    router, client = start({"pools": pools, "route": route}, is_permitted=False)
+def test_a_cluster_that_warms_up_is_read_through_its_router_and_others_directly(start, servers, tmp_path):
+    """Once the client asked the warm cluster for every miss, and stored none of its values in the cold one. Then it
+    read all keys through the router."""
+    cold, warm, rest = servers
+    warming = {"type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60}
+    pools = {"cold": pool(cold), "warm": pool(warm), "rest": pool(rest)}
+
+    def route(wildcard) -> dict:
+        return {"type": "PrefixSelectorRoute", "policies": {"rest:": "PoolRoute|rest"}, "wildcard": wildcard}
+
+    router, client = start({"pools": pools, "route": route(warming)})
     row = tmp_path / "row"
     with_warm, with_cold = connect(warm.port), connect(cold.port)
     with_warm.set("k", b"old", noreply=False)
-    eventually(lambda: client.statistics()["permits_of_warm_ups"] > 1, "the router has given permits")
     assert client.get("k") == "old"
     assert with_cold.get("k") == b"old", "it was copied"
     assert client.call("delete k") == "deleted"
@@ -127,13 +139,36 @@ def test_a_cluster_that_warms_up_is_read_through_its_router(start, servers, tmp_
     assert client.call(f"read k {row}") == "miss"
     assert client.get("k") == "new"
     assert (with_cold.get("k"), with_warm.get("k")) == (b"new", b"old")
-    assert client.statistics()["direct_reads"] == 0
+    filled = client.statistics()["reads_filled_by_routers"]
+    assert filled > 0
+    before = int(stats(rest.port)["get_hits"])
+    assert client.call("set rest:k value") == "stored"
+    eventually(lambda: client.get("rest:k") == "value" and client.is_permitted(), "other keys are read directly")
+    assert int(stats(rest.port)["get_hits"]) > before
+    assert client.statistics()["reads_filled_by_routers"] == filled
     with_warm.close()
     with_cold.close()
-    (tmp_path / "router.json").write_text(json.dumps({"pools": pools, "route": "PoolRoute|cold"}))
-    client.wait_permitted()
-    assert client.get("k") == "new"
-    assert client.statistics()["direct_reads"] == 1
+    (tmp_path / "router.json").write_text(json.dumps({"pools": pools, "route": route("PoolRoute|cold")}))
+    eventually(lambda: is_read_directly(client, "k", "new"), "the warm-up has ended")
+
+
+def test_a_near_cache_is_filled_by_the_router(start, servers):
+    """Once a direct client copied nothing to L1, and read L2 for ever."""
+    near, far, _ = servers
+    route = {"type": "L1L2CacheRoute", "l1": "PoolRoute|near", "l2": "PoolRoute|far", "upgradingL1Exptime": 100}
+    router, client = start({"pools": {"near": pool(near), "far": pool(far)}, "route": route})
+    assert client.call("set k value") == "stored"
+    with_near = connect(near.port)
+    assert with_near.get("k") is None
+    assert client.get("k") == "value"
+    eventually(lambda: with_near.get("k") == b"value", "it was copied")
+    left_s = int(with_near.raw_command(b"mg k t", b"\r\n").split()[1][1:])
+    assert 0 < left_s <= 100, "for the configured time"
+    eventually(lambda: is_read_directly(client, "k", "value"), "L1 is read directly")
+    assert client.call("plain k") == "hit value"
+    assert client.call("delete k") == "deleted"
+    assert with_near.get("k") is None and client.get("k") is None
+    with_near.close()
 
 
 def test_a_value_that_the_router_splits_is_read_whole(start, servers):

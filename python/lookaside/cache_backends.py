@@ -45,13 +45,13 @@ class ClientSettings:
     """The routers and options of a client, and the clients of this process that have them."""
 
     def __init__(self, routers: str | Sequence[str], options: dict[str, Any]) -> None:
-        """`routers` may be one text, with commas or semicolons between them.
+        """`routers` may be one text, with commas or semicolons between them; none if the configuration names them.
 
         By default objects are pickled, and a configuration may follow: to make a client waits for nothing, and a cache
         that is away is no error, as with backends of other caches.
         """
         found = re.split("[;,]", routers) if isinstance(routers, str) else routers
-        self._routers = tuple(router.strip() for router in found)
+        self._routers = tuple(name for router in found if (name := router.strip()))
         self._options = {"pickle": True, "config_required": False} | options
         self._identity = (self._routers, *sorted(self._options.items()))
 

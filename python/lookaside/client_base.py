@@ -25,12 +25,14 @@ FLUSH_TIMEOUT_S = 10.0
 class ClientBase:
     """Settings of a client.
 
-    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
+    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer. With
+    `config` they may be left out: then they are those that the configuration names (`"routers"`), and change with it.
 
     With `config`, `file:PATH`, `etcd://HOST:PORT/KEY` or `etcds://HOST:PORT/KEY`, gets go to the servers of the
     routers' configuration directly, while a router permits it; all else goes through the routers. The constructor reads
     the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
-    waits for nothing: all goes through the routers until the configuration is there, as in a forked child.
+    waits for nothing: all goes through the routers until the configuration is there, as in a forked child; if it is the
+    configuration that names them, calls fail until then, except in a child, which begins with its parent's.
     `routing_prefix` is that of the routers (`-R`), if they have one; `router_options` has further options of theirs.
     With `udp`, True or a `Udp`, these gets go by UDP: a lost datagram is a miss that is not filled. `window` bounds
     what is outstanding at all servers; `None` is no bound. With `hedge`, late lookups of `get_or_load` and its kind go

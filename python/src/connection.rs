@@ -5,6 +5,7 @@ use crate::engine::{Driving, Engine};
 use crate::error::exception;
 use crate::options::Settings;
 use crate::waiting::reset_in_child;
+use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use std::io;
@@ -43,12 +44,14 @@ struct Slot {
     forks: u64,
     /// `None` if it was not started in this process, or is closed.
     engine: Option<Arc<Engine>>,
+    /// Those of the last engine: a child begins with its parent's, if the configuration names them.
+    routers: Vec<Address>,
     is_closed: bool,
 }
 
 impl Connection {
     pub(crate) fn new(settings: Settings, driving: Driving) -> Connection {
-        let slot = Slot { forks: FORKS.load(Relaxed), engine: None, is_closed: false };
+        let slot = Slot { forks: FORKS.load(Relaxed), engine: None, routers: Vec::new(), is_closed: false };
         Connection { settings, driving, was_started: AtomicBool::new(false), slot: Mutex::new(slot) }
     }
 
@@ -60,7 +63,8 @@ impl Connection {
         }
         // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
         let needs_configuration = self.settings.needs_configuration && !self.was_started.load(Relaxed);
-        let started = Arc::new(Engine::start(py, &self.settings, self.driving, needs_configuration)?);
+        let routers = self.slot.lock().routers.clone();
+        let started = Arc::new(Engine::start(py, &self.settings, routers, self.driving, needs_configuration)?);
         self.was_started.store(true, Relaxed);
         let engine = self.slot.lock().engine_or(&started);
         engine.map_err(|closed| closed.into_error(py))
@@ -106,7 +110,10 @@ impl Slot {
     /// The engine of this process, `started` if there is none.
     fn engine_or(&mut self, started: &Arc<Engine>) -> Result<Arc<Engine>, Closed> {
         let engine = self.engine()?;
-        Ok(engine.unwrap_or_else(|| self.engine.insert(started.clone()).clone()))
+        Ok(engine.unwrap_or_else(|| {
+            self.routers = started.routers().addresses();
+            self.engine.insert(started.clone()).clone()
+        }))
     }
 
     /// What it returns is to be dropped without the lock.
@@ -121,7 +128,12 @@ impl Slot {
         let forks = FORKS.load(Relaxed);
         if self.forks != forks {
             self.forks = forks;
-            mem::forget(self.engine.take());
+            let engine = self.engine.take();
+            // Another thread of the parent may have been replacing them at the fork.
+            if let Some(routers) = engine.as_ref().and_then(|engine| engine.routers().try_addresses()) {
+                self.routers = routers;
+            }
+            mem::forget(engine);
         }
     }
 }

@@ -72,15 +72,17 @@ enum StopSender {
 }
 
 impl Engine {
-    /// Connects, and starts the engine's thread. Waits while a configuration is read, if the engine needs it.
+    /// Connects, and starts the engine's thread. Waits while a configuration is read, if the engine needs it. If it
+    /// does not, and that names the routers, they are `first_routers` until then.
     pub(crate) fn start(
         py: Python<'_>,
         settings: &Settings,
+        first_routers: Vec<Address>,
         driving: Driving,
         needs_configuration: bool,
     ) -> PyResult<Engine> {
         let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
-        let connected = wait(py, &runtime, connect(settings, needs_configuration))
+        let connected = wait(py, &runtime, connect(settings, first_routers, needs_configuration))
             .and_then(|connected| connected.map_err(|error| exception(py, "ConfigurationError", error.to_string())));
         let (routers, direct) = match connected {
             Ok(connected) => connected,
@@ -152,23 +154,26 @@ impl Engine {
     }
 
     /// Empties all servers of the cluster, by the first router that can be connected to.
-    /// An error is that of the last router that was asked.
+    /// An error is that of the last router that was asked; of none if the client knows none yet.
     pub(crate) async fn flush_all(
         &self,
         settings: &Settings,
         timeout: Duration,
-    ) -> Result<(), (Address, CommandError)> {
+    ) -> Result<(), (Option<Address>, CommandError)> {
         let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
         let mut failure = None;
-        for router in &settings.routers {
-            match CommandConnection::connect(&*settings.network, router, limits, timeout).await {
+        for router in &self.routers.addresses() {
+            match CommandConnection::connect(&*settings.networks.routers, router, limits, timeout).await {
                 Ok(mut connection) => {
-                    return connection.flush_all(None).await.map_err(|error| (router.clone(), error));
+                    return connection.flush_all(None).await.map_err(|error| (Some(router.clone()), error));
                 }
-                Err(error) => failure = Some((router.clone(), error)),
+                Err(error) => failure = Some((Some(router.clone()), error)),
             }
         }
-        Err(failure.expect("a client has a router"))
+        Err(failure.unwrap_or_else(|| {
+            let why = "the configuration that names the routers has not been read";
+            (None, CommandError::Connect(io::Error::new(io::ErrorKind::NotFound, why)))
+        }))
     }
 
     /// Each counter of how reads reach servers, with its name, whether they go there now, and the state of the window.
@@ -197,6 +202,7 @@ impl Drop for Engine {
 
 async fn connect(
     settings: &Settings,
+    first_routers: Vec<Address>,
     needs_configuration: bool,
 ) -> Result<(Arc<Routers>, Option<Arc<DirectRoute>>), DirectError> {
     // A router that hangs leaves time for the next one.
@@ -206,12 +212,15 @@ async fn connect(
     let timeout_ms_max = (settings.timeout.as_millis() as u64 / 3).max(1);
     let options =
         DestinationOptions { server_timeout_ms, timeout_ms_max, seed: seed(), ..DestinationOptions::default() };
-    let network = settings.network.clone();
-    let routers = Arc::new(Routers::new(settings.routers.iter().cloned(), network.clone(), &options));
+    let (networks, routers) = (&settings.networks, settings.routers.iter().cloned());
     let direct = match &settings.source {
-        None => None,
+        None => {
+            let routers = Routers::new(routers, networks.routers.clone(), &options);
+            return Ok((Arc::new(routers), None));
+        }
         Some(source) => {
-            let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned()).network(network);
+            let builder = DirectRoute::builder(source.clone(), routers).network(networks.servers.clone());
+            let builder = builder.routers_network(networks.routers.clone()).first_routers(first_routers);
             let DirectSettings { defaults, udp, window, updates_directly, hedging: _ } = &settings.direct;
             let window = window.map(|window| {
                 let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
@@ -224,10 +233,10 @@ async fn connect(
             };
             let builder = if *updates_directly { builder.send_updates_directly() } else { builder };
             let builder = if needs_configuration { builder } else { builder.configuration_may_follow() };
-            Some(builder.destination_options(options).build().await?)
+            builder.destination_options(options).build().await?
         }
     };
-    Ok((routers, direct))
+    Ok((direct.routers(), Some(direct)))
 }
 
 /// Processes that start together should not probe together.

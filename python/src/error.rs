@@ -58,13 +58,17 @@ pub(crate) fn client_error(py: Python<'_>, error: &ClientError) -> PyErr {
 }
 
 /// The error of a command that was sent to a router.
-pub(crate) fn router_error(py: Python<'_>, router: &Address, error: &CommandError) -> PyErr {
+pub(crate) fn router_error(py: Python<'_>, router: Option<&Address>, error: &CommandError) -> PyErr {
     let name = match error {
         CommandError::Refused(_) | CommandError::Unexpected(_) => "RefusedError",
         CommandError::TimedOut(_) => "DeadlineExceededError",
         _ => "CacheUnavailableError",
     };
-    exception(py, name, format!("router {}: {error}", router.0))
+    let message = match router {
+        Some(router) => format!("router {}: {error}", router.0),
+        None => error.to_string(),
+    };
+    exception(py, name, message)
 }
 
 pub(crate) fn decode_error(py: Python<'_>, error: &DecodeError) -> PyErr {

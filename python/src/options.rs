@@ -18,10 +18,9 @@ const SECONDS_MAX: f64 = 365.0 * 86_400.0;
 const RELATIVE_EXPTIME_S_MAX: f64 = 30.0 * 86_400.0;
 
 pub(crate) struct Settings {
-    /// Not empty.
+    /// Empty if the configuration names them.
     pub(crate) routers: Vec<Address>,
-    /// How routers, servers and etcd are connected to.
-    pub(crate) network: Arc<dyn Network>,
+    pub(crate) networks: Networks,
     /// `None` if all requests go through the routers.
     pub(crate) source: Option<Source>,
     /// Whether the client cannot be made before it has read a configuration.
@@ -32,6 +31,14 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) codec: Codec,
     pub(crate) values: ValueCodec,
+}
+
+/// How a client connects.
+pub(crate) struct Networks {
+    /// To servers and etcd.
+    pub(crate) servers: Arc<dyn Network>,
+    /// To routers, whatever their addresses are.
+    pub(crate) routers: Arc<dyn Network>,
 }
 
 /// The fields of `lookaside.Tls`.
@@ -55,18 +62,18 @@ pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
     }
 }
 
-/// The network that reaches routers, and etcd. An error tells which file or name cannot be used.
+/// The networks. An error tells which file or name cannot be used: those of the given `routers` are checked.
 pub(crate) fn parse_tls(
     tls: Option<TlsArguments>,
     routers: &[Address],
     source: Option<&Source>,
-) -> Result<Arc<dyn Network>, String> {
+) -> Result<Networks, String> {
     let Some(tls) = tls else {
         return match source {
             Some(Source::Etcd(location)) if location.is_secured => {
                 Err("etcds:// needs tls=Tls(authorities=...)".to_owned())
             }
-            _ => Ok(Arc::new(TcpNetwork)),
+            _ => Ok(Networks { servers: Arc::new(TcpNetwork), routers: Arc::new(TcpNetwork) }),
         };
     };
     let TlsArguments { authorities, certificate, key, server_name, routers: are_routers_secured } = tls;
@@ -82,7 +89,12 @@ pub(crate) fn parse_tls(
         Source::Etcd(location) => Some(location.tls_policies()),
         _ => None,
     });
-    Ok(Arc::new(network.with_policies(etcd.into_iter().flatten())?))
+    let network = Arc::new(network.with_policies(etcd.into_iter().flatten())?);
+    let routers: Arc<dyn Network> = match are_routers_secured {
+        true => network.pinned(&policy).ok_or("tls: its files cannot be used any more")?,
+        false => network.clone(),
+    };
+    Ok(Networks { servers: network, routers })
 }
 
 /// The routing prefix of the argument that is named `what`.

@@ -68,9 +68,9 @@ impl ClientCore {
         is_async: bool,
     ) -> PyResult<ClientCore> {
         let refuse = |why: String| exception(py, "ConfigurationError", why);
-        if routers.is_empty() {
-            let why = "no router: a client sends its updates through the routers of its cluster, also with config=";
-            return Err(refuse(format!("{why}; expected [\"HOST:PORT\", ...]")));
+        if routers.is_empty() && config.is_none() {
+            let why = "no router: a client sends its updates through the routers of its cluster";
+            return Err(refuse(format!("{why}; expected [\"HOST:PORT\", ...], or config= with \"routers\" in it")));
         }
         if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
             return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
@@ -81,7 +81,7 @@ impl ClientCore {
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
         let routers: Vec<Address> = routers.into_iter().map(|router| Address(router.into())).collect();
         let settings = Settings {
-            network: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
+            networks: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
             routers,
             source,
             needs_configuration: config_required,
@@ -367,7 +367,7 @@ impl ClientCore {
         let engine = self.connection.engine(py)?;
         let timeout = parse_timeout(py, "timeout", timeout)?;
         let flushed = engine.wait(py, engine.flush_all(&self.connection.settings, timeout))?;
-        flushed.map_err(|(router, error)| router_error(py, &router, &error))
+        flushed.map_err(|(router, error)| router_error(py, router.as_ref(), &error))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -1,9 +1,11 @@
-"""The calls of `lookaside.Client` through a router."""
+"""The calls of `lookaside.Client` through a router, and what they count."""
 
+import asyncio
 import threading
 
 import pytest
 from lookaside import (
+    AsyncClient,
     CacheUnavailableError,
     Client,
     ClosedError,
@@ -206,3 +208,24 @@ def test_other_threads_run_while_a_call_waits(cache, cluster):
     thaw.start()
     assert cache.get("k", timeout=20) == "x"
     thaw.join()
+
+
+def test_a_page_has_statistics_of_its_own(address, cache):
+    page = cache.with_own_statistics()
+    cache.set("k", 1)
+    assert page.get("k") == 1 and page.pool("user:").get("k") is None
+    assert page.get_or_load("l", lambda: 2) == 2
+    mine, all_ = page.stats(), cache.stats()
+    assert (mine["gets"], mine["hits"], mine["loads"], mine["fills"]) == (3, 1, 1, 1)
+    assert mine["bytes_written"] == 1 and all_["bytes_written"] == 2
+    assert all_["gets"] == 3 and cache.with_own_statistics().stats()["gets"] == 0
+
+    async def main() -> None:
+        async with AsyncClient([address], timeout=5) as later:
+            pages = [later.with_own_statistics() for _ in range(3)]
+            found = await asyncio.gather(*(page.get("k") for page in [*pages, later, pages[0].pool("")]))
+            assert found == [1] * 5
+            assert [page.stats()["gets"] for page in [*pages, later]] == [2, 1, 1, 5]
+            assert [page.stats()["round_trips"] for page in [*pages, later]] == [1, 1, 1, 4]
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from both_clients import KINDS, open_client
@@ -106,6 +107,22 @@ def test_servers_are_reached_by_tls_where_the_configuration_demands_it(kind, rou
         figures = cache.stats()
         assert figures["direct.direct_reads"] >= len(KEYS) and figures["direct.unpermitted_reads"] == 0
     assert int(stats(server.plain_port)["ssl_handshake_errors"]) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_router_that_the_configuration_names_is_reached_by_tls(kind, router, server, config, tls):
+    """Its address is not known when the certificates are."""
+    named = json.loads(text_of(server)) | {"routers": [f"localhost:{router.port}"]}
+    Path(config.removeprefix("file:")).write_text(json.dumps(named))
+    with open_client(kind, config=config, tls=tls, timeout=10) as cache:
+        wait_permitted(cache)
+        cache.set("k", 1)
+        assert cache.get("k") == 1
+        cache.flush_all()
+    assert int(stats(router.plain_port)["ssl_new_sessions"]) > 0
+    plain = Tls(tls.authorities, tls.certificate, tls.key, routers=False)
+    with Client(config=config, tls=plain, timeout=10) as cache, pytest.raises(CacheUnavailableError):
+        cache.set("k", 1)
 
 
 def test_a_router_whose_certificate_is_not_of_its_name_is_not_used(router, tls):

@@ -12,7 +12,7 @@ from etcd import Etcd
 from lookaside import AsyncClient, Client, LookasideError
 from processes import eventually, frozen
 from test_client_direct import Router, text_of, wait_permitted
-from test_client_faults import resources
+from test_client_lifetime import resources
 
 TIMEOUT_S = 1.5
 # For the interpreter and a loaded machine.

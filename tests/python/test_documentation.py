@@ -3,6 +3,7 @@
 The Rust of docs/clients.md is compiled as printed.
 """
 
+import json
 import re
 import types
 
@@ -47,10 +48,13 @@ def run_page(page: str, cluster, authority: Authority | None = None, **names) ->
         "load_friends": lambda keys: [[7, 9]],
         "load_user_async": load_user_async,
     }
+    # The file of an application that names no routers. Apart from their names it is the router's configuration.
+    file = cluster.log_dir / "named-routers.json"
+    file.write_text(json.dumps(cluster.configuration() | {"routers": [f"127.0.0.1:{cluster.port}"]}))
     for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         code = code.replace("127.0.0.1:5000", f"127.0.0.1:{cluster.port}")
         # The cluster's router has a routing prefix.
-        configuration = f'config="file:{cluster.configuration_path}", routing_prefix="/local/{cluster.name}/"'
+        configuration = f'config="file:{file}", routing_prefix="/local/{cluster.name}/"'
         code = code.replace('config="file:router.json"', configuration)
         if "Tls(" in code:
             certificate, key = authority.sign("client")

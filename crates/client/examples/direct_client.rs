@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deadline_ms = if has_deadline { arguments.next().as_deref().map(str::parse).transpose()? } else { None };
     let source = arguments
         .next()
-        .ok_or("usage: direct_client [--udp] [--replicas OWN OTHER] [--updates-directly] [--deadline MS] CONFIGURATION ROUTER...")?;
+        .ok_or("usage: direct_client [--udp] [--replicas OWN OTHER] [--updates-directly] [--deadline MS] CONFIGURATION [ROUTER...]")?;
     let source = match EtcdLocation::parse(&source) {
         Some(location) => Source::Etcd(location?),
         None => Source::File(source.into()),

@@ -3,7 +3,7 @@
 use crate::direct::{MOMENT, value};
 use crate::fake::cluster::{Cluster, config, permit, with_options};
 use lookaside_client::config::{ConfigWatcher, Source};
-use lookaside_client::{Client, DirectError, DirectRoute, Lookup};
+use lookaside_client::{Client, DirectError, DirectRoute};
 use lookaside_routing::{Address, BigValueSettings, Defaults};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,34 +35,6 @@ async fn a_client_reads_through_routers_whose_options_it_does_not_have() {
     assert!(!reads_directly(&Defaults::default(), &splitting).await);
     let patient = Defaults { server_timeout_ms: 5_000, ..splitting.clone() };
     assert!(reads_directly(&patient, &splitting).await, "timeouts change no value");
-}
-
-/// Once it read the cold cluster and asked the warm one for every miss, which was never copied.
-#[tokio::test(start_paused = true)]
-async fn a_client_reads_through_routers_while_a_cluster_is_warmed_up() {
-    let warming = r#"{
-        "pools": { "cold": { "servers": ["a:1"] }, "warm": { "servers": ["b:1"] } },
-        "route": { "type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60 }
-    }"#;
-    let cluster = Cluster::of(&["a:1", "b:1", "gutter:1", "router:1"]);
-    cluster.permit("router:1", &permit(warming));
-    let (texts, received) = mpsc::unbounded_channel();
-    texts.send(warming.to_owned()).expect("it is received");
-    let builder = DirectRoute::builder(Source::Text(String::new()), [Address("router:1".into())]);
-    let builder = builder.network(Arc::new(cluster.clone())).watcher(ConfigWatcher::of_texts(received));
-    let route = builder.build().await.expect("the configuration is valid");
-    let client = Client::new(route.clone());
-    sleep(MOMENT).await;
-    cluster.cache("b:1").lock().set("k", "of the warm cluster");
-    assert!(matches!(client.get("k").await, Ok(Lookup::Miss { .. })), "the router has it from nowhere yet");
-    assert_eq!(cluster.cache("router:1").lock().lease_gets, 1);
-    assert_eq!(cluster.cache("a:1").lock().lines + cluster.cache("b:1").lock().lines, 0);
-    assert!(!route.is_permitted() && route.statistics().permits_of_warm_ups > 0);
-    texts.send(config("a:1")).expect("it is received");
-    cluster.permit("router:1", &permit(&config("a:1")));
-    cluster.set_everywhere("k");
-    sleep(MOMENT).await;
-    assert_eq!(value(&client, "k").await, "a:1", "it has ended");
 }
 
 #[tokio::test(start_paused = true)]

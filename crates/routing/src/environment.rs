@@ -12,7 +12,7 @@
 //!
 //! A task counts until it ends or its spawner drops it. A request is explained without a spawner: all is awaited.
 
-use crate::{BoxFuture, RouteStatistics, RuntimeVariables};
+use crate::{BoxFuture, Route, RouteStatistics, RuntimeVariables};
 use std::{
     future::ready,
     sync::{
@@ -73,6 +73,9 @@ pub struct Environment {
     pub shadows: ShadowSettings,
     /// What the routes count.
     pub statistics: Arc<RouteStatistics>,
+    /// A router, for the tree of a client that sends servers nothing but reads: a route that would store elsewhere what
+    /// a read has found sends the read there. `None`: routes store what they find themselves.
+    pub filling_router: Option<Arc<dyn Route>>,
 }
 
 /// Settings of all shadows. Clones share the variables.
@@ -109,6 +112,7 @@ impl Environment {
             failover_timeout: None,
             shadows: ShadowSettings::default(),
             statistics: Arc::default(),
+            filling_router: None,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The identity of a configuration: two texts that place every key alike, as far as that shows in the text, have the
 //! same one. No request passes here.
 //!
-//! It is a digest of the configuration without comments, white space, the order of keys, and settings that cannot move
-//! a key ([`SETTINGS_OF_NO_PLACE`]). Routers of a cluster, and clients that read servers directly, compare identities, so all of them must compute it alike.
+//! It is a digest of the configuration without comments, white space, the order of keys, the routers that it names for
+//! clients ([`ROUTERS`]), and settings that cannot move a key ([`SETTINGS_OF_NO_PLACE`]). Routers of a cluster, and
+//! clients that read servers directly, compare identities, so all of them must compute it alike.
 
 use lookaside_routing::Configuration;
 use md5::{Digest as _, Md5};
@@ -12,6 +13,10 @@ use std::fmt;
 /// Settings of a pool that cannot move a key of the cache.
 const SETTINGS_OF_NO_PLACE: [&str; 6] =
     ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers", "resize_warm_up_s"];
+
+/// The key at the top of a configuration that names routers for clients. A server owns a key whichever routers there
+/// are.
+const ROUTERS: &str = "routers";
 
 /// The identity of a configuration: a digest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,9 +39,12 @@ impl ConfigId {
     }
 }
 
-/// Removes the settings of all pools, named ones and others. A pool, a handle or a key prefix may have the name of a
-/// setting, and then it counts.
+/// Removes the routers, and the settings of all pools, named ones and others. A pool, a handle or a key prefix may have
+/// the name of a setting, and then it counts.
 fn remove_settings(configuration: &mut Value) {
+    if let Value::Object(top) = configuration {
+        top.remove(ROUTERS);
+    }
     let pools = configuration.get_mut("pools").and_then(Value::as_object_mut);
     pools.into_iter().flat_map(|pools| pools.values_mut()).for_each(remove_settings_of_pool);
     remove_settings_of_inline_pools(configuration);
@@ -125,6 +133,22 @@ mod tests {
             assert_eq!(id(r#", "server_timeout": 5"#), id(""), "{route}");
             assert_ne!(id(r#", "weights": [5]"#), id(""), "{route}");
         }
+    }
+
+    /// Routers that have read a new list would else refuse permits to clients that have not, and the reverse.
+    #[test]
+    fn the_routers_do_not_count_but_a_pool_or_handle_of_that_name_does() {
+        let with = |routers: &str| {
+            let rest = r#""pools": { "a": { "servers": ["h:1"] } }, "route": "PoolRoute|a""#;
+            ConfigId::of(&format!("{{ {routers} {rest} }}")).expect("valid")
+        };
+        for routers in [r#"["r:1"]"#, r#"["r:2", "r:1"]"#, r#"{ "/a/b/": ["r:1"] }"#] {
+            assert_eq!(with(&format!(r#""routers": {routers},"#)), with(""), "{routers}");
+        }
+        let pool = |server| ConfigId::of(&format!(r#"{{ "pools": {{ "routers": {{ "servers": ["{server}"] }} }} }}"#));
+        assert_ne!(pool("a:1"), pool("b:1"));
+        let handle = |pool| ConfigId::of(&format!(r#"{{ "named_handles": {{ "routers": "PoolRoute|{pool}" }} }}"#));
+        assert_ne!(handle("a"), handle("b"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::DirectRoute;
 use super::permission::DirectState;
 use super::renewal::renew_permits;
-use super::routers::Routers;
+use super::routers::{NO_ROUTER, Routers};
 use super::settings::TreeSettings;
 use super::tree::DirectTree;
 use crate::config::{ConfigWatcher, Source};
@@ -32,7 +32,7 @@ const FAILOVER_TIMEOUT: Duration = Duration::from_millis(250);
 /// Why a direct client cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectError {
-    /// No router was named.
+    /// No router was named, nor does the configuration name one.
     NoRouter,
     /// The configuration could not be read, or is invalid.
     Configuration {
@@ -57,7 +57,7 @@ impl std::error::Error for DirectError {}
 impl fmt::Display for DirectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DirectError::NoRouter => f.write_str("a direct client needs a router of its cluster, for all but gets"),
+            DirectError::NoRouter => f.write_str(NO_ROUTER),
             DirectError::Sockets { why } => {
                 write!(f, "no UDP socket: {why}; raise the limit on open files if it is reached")
             }
@@ -70,7 +70,9 @@ impl fmt::Display for DirectError {
 pub struct DirectRouteBuilder {
     source: Source,
     routers: Vec<Address>,
+    first_routers: Vec<Address>,
     network: Arc<dyn Network>,
+    routers_network: Option<Arc<dyn Network>>,
     defaults: Defaults,
     options: DestinationOptions,
     host: HostInfo,
@@ -87,7 +89,9 @@ impl DirectRouteBuilder {
         DirectRouteBuilder {
             source,
             routers,
+            first_routers: Vec::new(),
             network: Arc::new(TcpNetwork),
+            routers_network: None,
             defaults: Defaults::default(),
             options: DestinationOptions::default(),
             host: HostInfo::from_name("", unix_s),
@@ -103,6 +107,19 @@ impl DirectRouteBuilder {
     /// then refused.
     pub fn network(self, network: Arc<dyn Network>) -> DirectRouteBuilder {
         DirectRouteBuilder { network, ..self }
+    }
+
+    /// How routers are connected to. Default: as servers are. A network by TLS
+    /// ([`TlsClientNetwork::pinned`](crate::Network::pinned)) is needed where the configuration names routers that are
+    /// reached so: their addresses are not known before.
+    pub fn routers_network(self, network: Arc<dyn Network>) -> DirectRouteBuilder {
+        DirectRouteBuilder { routers_network: Some(network), ..self }
+    }
+
+    /// Begins with these routers if those that the configuration names are used, and it has not been read yet: with
+    /// those that another process has read, for instance.
+    pub fn first_routers(self, routers: impl IntoIterator<Item = Address>) -> DirectRouteBuilder {
+        DirectRouteBuilder { first_routers: routers.into_iter().collect(), ..self }
     }
 
     /// What the configuration leaves to the command line of the routers: the client must have the same. Default: as of a
@@ -128,7 +145,8 @@ impl DirectRouteBuilder {
     }
 
     /// Lets [`DirectRouteBuilder::build`] wait for nothing: not for a configuration, nor for servers and routers. All
-    /// requests pass through the routers until a configuration has been read, however long its source is away. One that
+    /// requests pass through the routers until a configuration has been read, however long its source is away; if it is
+    /// the configuration that names the routers, they fail until then ([`DirectRouteBuilder::first_routers`]). One that
     /// is invalid is logged and counted (`configurations_refused`) in place of being an error. Default: a configuration
     /// is read within 10 s, or the route is not built.
     pub fn configuration_may_follow(self) -> DirectRouteBuilder {
@@ -166,7 +184,9 @@ impl DirectRouteBuilder {
         let DirectRouteBuilder {
             source,
             routers,
+            first_routers,
             network,
+            routers_network,
             defaults,
             options,
             host,
@@ -176,9 +196,6 @@ impl DirectRouteBuilder {
             window,
             updates_directly,
         } = self;
-        if routers.is_empty() {
-            return Err(DirectError::NoRouter);
-        }
         let mut watcher = watcher.unwrap_or_else(|| ConfigWatcher::open(&source, network.clone(), None));
         let refuse = |why: String| DirectError::Configuration { why: source.error_context(&why) };
         watcher.request_read();
@@ -186,6 +203,10 @@ impl DirectRouteBuilder {
             true => None,
             false => Some(first_text(&mut watcher).await.map_err(refuse)?),
         };
+        let follows_named_routers = routers.is_empty();
+        let known = if follows_named_routers { first_routers } else { routers };
+        let routers_network = routers_network.unwrap_or_else(|| network.clone());
+        let routers = Arc::new(Routers::new_or_none(&known, routers_network, &options));
         let tko_trackers = TkoTrackers::new();
         let settings = TreeSettings {
             options: DestinationOptions {
@@ -205,13 +226,23 @@ impl DirectRouteBuilder {
             },
             window: window.map(Window::new),
             failover_timeout: Some(FAILOVER_TIMEOUT),
+            routers: routers.clone(),
+            leases: Arc::default(),
+            counters: Arc::default(),
         };
         let tree = text.map(|text| DirectTree::build(&text, &settings, None)).transpose().map_err(refuse)?;
         if let Some(tree) = &tree {
+            if follows_named_routers {
+                if tree.routers.is_empty() {
+                    return Err(DirectError::NoRouter);
+                }
+                routers.replace(&tree.routers);
+            }
             tree.destinations.wait_until_ready(READY_MAX).await;
+        } else if known.is_empty() {
+            tracing::warn!(%source, "no router is known before the configuration is read; requests fail until then");
         }
-        let routers = Routers::new(routers, network, &options);
-        let state = Arc::new(DirectState::new(settings, routers, tree));
+        let state = Arc::new(DirectState::new(settings, follows_named_routers, tree));
         let mut tasks = JoinSet::new();
         spawn_in(&mut tasks, renew_permits(state.clone()));
         spawn_in(&mut tasks, follow_configuration(state.clone(), watcher, source));
@@ -237,11 +268,11 @@ async fn follow_configuration(state: Arc<DirectState>, mut watcher: ConfigWatche
         };
         match built {
             Ok(()) => {
-                state.counters.configurations.add(1);
+                state.settings.counters.configurations.add(1);
                 tracing::info!(%source, "new configuration; reading by it once a router does");
             }
             Err(why) => {
-                state.counters.configurations_refused.add(1);
+                state.settings.counters.configurations_refused.add(1);
                 tracing::error!(%source, why = source.error_context(&why), "new configuration refused; keeping the old one");
             }
         }
@@ -250,14 +281,17 @@ async fn follow_configuration(state: Arc<DirectState>, mut watcher: ConfigWatche
 
 impl Client {
     /// A client that builds its routes from the configuration in `source` and reads servers directly; all else passes
-    /// through `routers`, those of its cluster. [`DirectRoute::builder`] has more settings.
+    /// through `routers`, those of its cluster, or without any through those that the configuration names.
+    /// [`DirectRoute::builder`] has more settings.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lookaside_client::DirectError> {
     /// use lookaside_client::{Client, config::Source};
     /// use lookaside_routing::Address;
     /// let source = Source::File("router.json".into());
-    /// let client = Client::from_config(source, [Address("10.0.0.1:5000".into())]).await?;
+    /// let client = Client::from_config(source.clone(), [Address("10.0.0.1:5000".into())]).await?;
+    /// // The configuration has "routers": ["10.0.0.1:5000"].
+    /// let client = Client::from_config(source, []).await?;
     /// # Ok(())
     /// # }
     /// ```

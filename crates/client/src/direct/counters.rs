@@ -17,6 +17,10 @@ counters! {
     router_requests,
     /// Reads that were sent through a router because there was no valid permit.
     unpermitted_reads,
+    /// Reads that a router answered from within the tree, because it stores what it finds elsewhere: those below a
+    /// `WarmUpRoute` or a `StagingRoute`, and those that the first cache of a `L1L2CacheRoute` did not answer. They are
+    /// among `direct_reads` and `router_requests`, too.
+    reads_filled_by_routers,
     /// Plain gets that were sent as `lease-get`: the client takes leases itself, as its routers do for plain clients. They
     /// are among `direct_reads` or `router_requests`, too.
     leased_reads,
@@ -36,8 +40,10 @@ counters! {
     permits_of_other_configurations,
     /// Permits received of routers with other options than the client's.
     permits_of_other_options,
-    /// Permits received for a configuration that warms a cluster up (`WarmUpRoute`), whose reads go through routers.
-    permits_of_warm_ups,
+    /// Permits received for a configuration all of whose reads go through routers: a route that stores elsewhere what
+    /// it reads (`WarmUpRoute`, `StagingRoute`, `L1L2CacheRoute`) is below one that does more with reads than to pass
+    /// them on.
+    permits_of_filling_routes,
     /// Requests for a permit that a router refused.
     permits_refused,
     /// Requests for a permit that no router answered in time.

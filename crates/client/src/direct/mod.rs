@@ -12,6 +12,7 @@
 //! ```
 //!
 //! If the routers take leases for plain clients, the client takes them for its own plain requests ([`plain_leases`]).
+//! Reads after which something must be stored elsewhere leave the tree through a router ([`filling_router`]).
 //!
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
@@ -21,11 +22,13 @@
 
 mod builder;
 mod counters;
+mod filling_router;
 mod permission;
 mod permit;
 mod plain_leases;
 mod renewal;
 mod replicas;
+mod router_leases;
 mod routers;
 mod settings;
 mod transport;
@@ -80,9 +83,14 @@ impl DirectRoute {
     }
 
     /// A builder of a route by the configuration in `source`, which must be that of the `routers`: those of the client's
-    /// cluster.
+    /// cluster. Without any, they are those that the configuration names (`"routers"` at its top), and change with it.
     pub fn builder(source: Source, routers: impl IntoIterator<Item = Address>) -> DirectRouteBuilder {
         DirectRouteBuilder::new(source, routers.into_iter().collect())
+    }
+
+    /// Its routers: those that it was given, or that its configuration names.
+    pub fn routers(&self) -> Arc<Routers> {
+        self.state.settings.routers.clone()
     }
 
     /// Its counters.
@@ -95,7 +103,7 @@ impl DirectRoute {
             lease_sets_without_miss: leases.unleased_passed.value(),
             lease_misses_expired: leases.misses_expired.value(),
             lease_misses_dropped: leases.misses_dropped.value(),
-            ..self.state.counters.snapshot()
+            ..self.state.settings.counters.snapshot()
         }
     }
 
@@ -143,7 +151,7 @@ impl DirectRoute {
 
 impl Route for DirectRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        match batch.iter().all(has_own_lease) || !self.state.needs_leases() {
+        match batch.iter().all(has_own_lease) || !self.state.settings.leases.are_needed() {
             true => self.transport.route(batch, context),
             false => Box::pin(self.plain_leases.route(batch, context)),
         }

@@ -1,11 +1,9 @@
-//! What a direct client may read now: by which tree, until when; and whether its plain requests need leases of its own.
-//! A batch takes one shared lock here, or two.
+//! What a direct client may read now: by which tree, until when. A batch takes one shared lock here.
 //!
 //! Invariant: before a permission begins or is extended, the servers that its permit names as fenced are fenced here.
 
-use super::counters::DirectCounters;
 use super::permit::{PERMIT_DURATION, Permit};
-use super::routers::Routers;
+use super::routers::NO_ROUTER;
 use super::settings::TreeSettings;
 use super::tree::DirectTree;
 use crate::Fence;
@@ -14,7 +12,6 @@ use lookaside_routing::Address;
 use lookaside_sync::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -22,29 +19,18 @@ use tokio::time::{Instant, timeout};
 /// The state of a direct client, shared with its tasks.
 pub(super) struct DirectState {
     pub(super) settings: TreeSettings,
-    pub(super) routers: Routers,
-    pub(super) counters: DirectCounters,
+    /// Whether the routers are those that the configuration names.
+    follows_named_routers: bool,
     /// The options of routers that this client reads by
     /// ([`Defaults::data_options`](lookaside_routing::Defaults::data_options)).
     pub(super) data_options: String,
     permission: RwLock<Option<Permission>>,
-    /// Until when plain requests may be sent as they are: a router has said that it takes no leases. `None` if none has, or
-    /// one has said since that it does.
-    unleased_until: RwLock<Option<Instant>>,
-    /// Increases with each reply that said so, and when a configuration leases other keys. Misses of requests that are sent
-    /// as they are are not remembered, so not all are known after that
-    /// ([`Leasing::version`](lookaside_routing::Leasing::version)).
-    leasing_version: AtomicU64,
     /// Notified once a router has given a permit, or all have been asked in vain.
     pub(super) first_reply: Notify,
     trees: Mutex<Trees>,
     /// Raised while a permit names the server. Locked alone, by the task that renews the permit.
     fences: Mutex<BTreeMap<Address, Fence>>,
 }
-
-/// How long a router's word that it takes no leases holds, from the moment at which it was asked: far longer than a permit,
-/// so that nothing changes for clients of routers without leases while these are too slow to give permits.
-const UNLEASED_FOR: Duration = Duration::from_secs(10);
 
 /// What may be sent to servers directly.
 #[derive(Clone)]
@@ -60,9 +46,8 @@ pub(super) enum UnusedPermit {
     OtherConfiguration,
     /// The router has options that decide where a key is, or what clients get for it, and the client has others.
     OtherOptions,
-    /// Its configuration warms a cluster up. A client that read by it would ask the warm cluster for every miss, and
-    /// never store what it finds.
-    WarmUp,
+    /// All reads of its configuration go through routers ([`DirectTree::is_for_routers_only`]).
+    ForRoutersOnly,
 }
 
 /// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
@@ -74,8 +59,9 @@ struct Trees {
 }
 
 impl DirectState {
-    /// `tree` is `None` if no configuration was read yet.
-    pub(super) fn new(settings: TreeSettings, routers: Routers, tree: Option<DirectTree>) -> DirectState {
+    /// `tree` is `None` if no configuration was read yet. With `follows_named_routers` each new configuration replaces
+    /// the routers.
+    pub(super) fn new(settings: TreeSettings, follows_named_routers: bool, tree: Option<DirectTree>) -> DirectState {
         if let Some(tree) = &tree {
             settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
         }
@@ -83,40 +69,17 @@ impl DirectState {
         DirectState {
             data_options: settings.defaults.data_options(),
             settings,
-            routers,
-            counters: DirectCounters::default(),
+            follows_named_routers,
             permission: RwLock::default(),
-            unleased_until: RwLock::default(),
-            leasing_version: AtomicU64::new(0),
             first_reply: Notify::new(),
             trees,
             fences: Mutex::default(),
         }
     }
 
-    /// A router has said whether it takes leases for plain clients, in reply to a request that was sent at `requested_at`.
-    pub(super) fn record_leases(&self, takes_leases: bool, requested_at: Instant) {
-        if !takes_leases {
-            // First: a plain request that is sent as it is has seen the reply.
-            self.leasing_version.fetch_add(1, SeqCst);
-        }
-        *self.unleased_until.write() = (!takes_leases).then(|| requested_at + UNLEASED_FOR);
-    }
-
     /// Waits until a router has replied, or all have been asked in vain, for at most `limit`.
     pub(super) async fn wait_for_reply(&self, limit: Duration) {
         let _ = timeout(limit, self.first_reply.notified()).await;
-    }
-
-    /// Whether plain requests need leases of the client's own: routers take leases for plain clients, or none has said
-    /// lately that it does not.
-    pub(super) fn needs_leases(&self) -> bool {
-        self.unleased_until.read().is_none_or(|until| Instant::now() >= until)
-    }
-
-    /// Not all misses are known of plain requests that were sent while it was smaller.
-    pub(super) fn leasing_version(&self) -> u64 {
-        self.leasing_version.load(SeqCst)
     }
 
     /// The permission of a batch that begins now; `None` if it must go through a router.
@@ -131,8 +94,8 @@ impl DirectState {
             return Err(UnusedPermit::OtherOptions);
         }
         let tree = self.tree(permit.configuration).ok_or(UnusedPermit::OtherConfiguration)?;
-        if tree.warms_up {
-            return Err(UnusedPermit::WarmUp);
+        if tree.is_for_routers_only {
+            return Err(UnusedPermit::ForRoutersOnly);
         }
         self.set_fences(permit);
         tree.serve_spares(&permit.spares);
@@ -169,17 +132,21 @@ impl DirectState {
         if newest.id == configuration && !is_known {
             self.settings.tko_trackers.set_pool_limits(newest.tko_limits.clone());
             if permitted.as_ref().is_some_and(|permitted| permitted.leased_keys != newest.leased_keys) {
-                self.leasing_version.fetch_add(1, SeqCst);
+                self.settings.leases.increase_version();
             }
             trees.permitted = Some(newest.clone());
         }
         trees.permitted.clone().filter(|permitted| permitted.id == configuration)
     }
 
-    /// Builds the tree of a new configuration, which is read by once a permit names it.
+    /// Builds the tree of a new configuration, which is read by once a permit names it. The routers that it names are
+    /// used at once: the former ones may be gone.
     pub(super) async fn set_newest(&self, text: &str, ready_max: Duration) -> Result<(), String> {
         let old = self.trees.lock().newest.clone();
         let tree = Arc::new(DirectTree::build(text, &self.settings, old.as_deref())?);
+        if self.follows_named_routers {
+            self.use_named_routers(&tree.routers)?;
+        }
         tree.destinations.wait_until_ready(ready_max).await;
         let mut trees = self.trees.lock();
         if trees.permitted.is_none() {
@@ -188,11 +155,30 @@ impl DirectState {
         trees.newest = Some(tree);
         Ok(())
     }
+
+    fn use_named_routers(&self, named: &[Address]) -> Result<(), String> {
+        let routers = &self.settings.routers;
+        if named.is_empty() {
+            let used = routers.addresses();
+            if used.is_empty() {
+                return Err(NO_ROUTER.to_owned());
+            }
+            tracing::warn!(
+                ?used,
+                "the new configuration names no routers for this client, so it goes on with those of the last one; \
+                 add \"routers\", or name them where the client is made, before it is restarted"
+            );
+        } else if routers.replace(named) {
+            tracing::info!(routers = ?named, "new routers");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::direct::Routers;
     use crate::tree::{BackgroundTasks, HostInfo};
     use crate::{DestinationOptions, Listener, Network, Stream, TkoTrackers};
     use lookaside_routing::{BoxFuture, Defaults, TkoReason};
@@ -214,8 +200,9 @@ mod tests {
 
     fn state(text: &str) -> DirectState {
         let (network, tko_trackers) = (Arc::new(SilentNetwork), TkoTrackers::new());
+        let routers = Routers::new([Address("router:1".into())], network.clone(), &DestinationOptions::default());
         let settings = TreeSettings {
-            network: network.clone(),
+            network,
             defaults: Defaults::default(),
             options: DestinationOptions { tko_trackers: Some(tko_trackers.clone()), ..DestinationOptions::default() },
             tko_trackers,
@@ -225,10 +212,12 @@ mod tests {
             udp: None,
             window: None,
             failover_timeout: None,
+            routers: Arc::new(routers),
+            leases: Arc::default(),
+            counters: Arc::default(),
         };
-        let routers = Routers::new([Address("router:1".into())], network, &DestinationOptions::default());
         let tree = DirectTree::build(text, &settings, None).expect("the configuration is valid");
-        DirectState::new(settings, routers, Some(tree))
+        DirectState::new(settings, false, Some(tree))
     }
 
     fn permit(text: &str) -> Permit {

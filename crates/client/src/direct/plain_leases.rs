@@ -18,8 +18,9 @@
 //! | the last router that said anything takes leases; or none has said anything lately | have leases |
 //!
 //! Where the configuration leases only some keys, its own `LeaseRoute`s decide which. Unless it changes keys: below a
-//! `ModifyKeyRoute` a miss would be remembered under the changed key, and its set not find it. Then all keys are leased
-//! here, by the application's names.
+//! `ModifyKeyRoute` a miss would be remembered under the changed key, and its set not find it. Or unless it sends reads
+//! through a router itself ([`super::filling_router`]): a `LeaseRoute` below such a route is not reached. Then all keys
+//! are leased here, by the application's names.
 //!
 //! A get whose caller has got the value elsewhere, as a hedged one from a replica, goes on in the background. No set will
 //! answer its miss, so that is withdrawn, and its token returned. Otherwise a set that follows the replica's hit, and so has
@@ -71,7 +72,7 @@ impl PlainLeases {
 
     /// Routes a batch with leases for its plain requests.
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
-        self.misses.advance_to(self.state.leasing_version());
+        self.misses.advance_to(self.state.settings.leases.version());
         let context = Context { misses: Some(self.misses.clone()), ..context.clone() };
         match Caller::current() {
             Some(caller) if batch.iter().any(is_get) => {
@@ -101,7 +102,7 @@ impl PlainLeases {
         // The configuration's own `LeaseRoute`s know which keys are leased, and how.
         match self.state.permission().filter(|permission| is_only_read && permission.tree.leases_by_client_key()) {
             Some(permission) => {
-                self.state.counters.direct_reads.add(batch.len() as u64);
+                self.state.settings.counters.direct_reads.add(batch.len() as u64);
                 permission.tree.route(batch, context).await
             }
             None => self.route.route(batch, context).await,

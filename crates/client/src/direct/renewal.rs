@@ -6,17 +6,20 @@
 //! | refuses, or permits what the client cannot use: another configuration, other options | the next router at once; its connection is kept |
 //! | does not answer | the next router at once |
 //!
-//! A router that refuses, while it waits for the invalidator, may refuse all else, too. When all have been asked in vain,
-//! it asks again after a moment.
+//! A router that refuses, while it waits for the invalidator, may refuse all else, too. When all have been asked in
+//! vain, it asks again after a moment. When the configuration names other routers, it begins with those at once; a
+//! permit that a former one has given holds until its end, as that router counts on it.
 
 use super::permission::{DirectState, UnusedPermit};
 use super::permit::{PERMIT_DURATION, PERMIT_KEY, PermitReply};
 use crate::command_connection::{CommandConnection, CommandError};
 use lookaside_protocol::Reply;
 use lookaside_protocol::text::{Limits, ReplyPart};
+use lookaside_routing::Address;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 /// Between two requests: one that is lost does not end the permission.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(70);
@@ -45,30 +48,48 @@ impl RouterReply {
     }
 }
 
+/// A router that is asked.
+#[derive(Default)]
+struct AskedRouter {
+    connection: Option<CommandConnection>,
+    /// Why the client could not read directly when that was last logged.
+    logged: Option<String>,
+}
+
 /// Renews the permit. Never returns.
 pub(super) async fn renew_permits(state: Arc<DirectState>) {
-    let mut connections: Vec<Option<CommandConnection>> = Vec::new();
-    connections.resize_with(state.routers.count(), || None);
-    // Of each router, why the client could not read directly when that was last logged.
-    let mut logged: Vec<Option<String>> = vec![None; state.routers.count()];
+    let mut list = state.settings.routers.list();
+    let mut asked: BTreeMap<Address, AskedRouter> = BTreeMap::new();
     let mut router = 0;
     // Routers in a row that gave no permit of use, and whether one of them answered.
     let (mut failures, mut is_answered) = (0, false);
     loop {
+        let newest = state.settings.routers.list();
+        if !Arc::ptr_eq(&newest, &list) {
+            list = newest;
+            asked.retain(|address, _| list.addresses().any(|router| router == address));
+            (router, failures, is_answered) = (list.preferred(), 0, false);
+        }
+        if list.count() == 0 {
+            state.settings.routers.replaced().await;
+            continue;
+        }
+        let address = list.address(router);
+        let of_router = asked.entry(address.clone()).or_default();
         let requested_at = Instant::now();
-        let reply = request_permit(&state, router, &mut connections[router]).await;
+        let reply = request_permit(&state, address, &mut of_router.connection).await;
         is_answered |= matches!(reply, Ok(RouterReply::Understood(_)));
         if let Ok(Some(takes_leases)) = reply.as_ref().map(RouterReply::takes_leases) {
-            state.record_leases(takes_leases, requested_at);
+            state.settings.leases.record(takes_leases, requested_at);
         }
-        let interval = if apply_reply(&state, router, &reply, requested_at, &mut logged[router]) {
-            state.routers.prefer(router);
+        let interval = if apply_reply(&state, address, &reply, requested_at, &mut of_router.logged) {
+            list.prefer(router);
             failures = 0;
             RENEWAL_INTERVAL
         } else {
-            router = (router + 1) % state.routers.count();
+            router = (router + 1) % list.count();
             failures += 1;
-            match failures % state.routers.count() {
+            match failures % list.count() {
                 0 if is_answered => RENEWAL_INTERVAL,
                 0 => RETRY_INTERVAL,
                 _ => Duration::ZERO,
@@ -78,21 +99,23 @@ pub(super) async fn renew_permits(state: Arc<DirectState>) {
             is_answered = false;
             state.first_reply.notify_one();
         }
-        sleep_until(requested_at + interval).await;
+        let (routers, next) = (&state.settings.routers, requested_at + interval);
+        // It may resolve for a replacement that the list already is.
+        while Arc::ptr_eq(&routers.list(), &list) && timeout_at(next, routers.replaced()).await.is_ok() {}
     }
 }
 
 /// Asks one router for a permit. After an error the connection is of no more use.
 async fn request_permit(
     state: &DirectState,
-    router: usize,
+    router: &Address,
     open: &mut Option<CommandConnection>,
 ) -> Result<RouterReply, CommandError> {
     let mut connection = match open.take() {
         Some(connection) => connection,
         None => {
-            let (network, address) = (&*state.settings.network, state.routers.address(router));
-            CommandConnection::connect(network, address, LIMITS, PERMIT_DURATION).await?
+            let network = state.settings.routers.network();
+            CommandConnection::connect(network, router, LIMITS, PERMIT_DURATION).await?
         }
     };
     // A reply that comes later is of no use.
@@ -113,13 +136,12 @@ async fn request_permit(
 /// that each is logged once.
 fn apply_reply(
     state: &DirectState,
-    router: usize,
+    router: &Address,
     reply: &Result<RouterReply, CommandError>,
     requested_at: Instant,
     logged: &mut Option<String>,
 ) -> bool {
-    let counters = &state.counters;
-    let address = state.routers.address(router);
+    let counters = &state.settings.counters;
     let (counter, is_permitted) = match reply {
         Ok(RouterReply::Understood(PermitReply::Permitted(permit))) => match state.apply(permit, requested_at) {
             Ok(()) => {
@@ -131,40 +153,40 @@ fn apply_reply(
                 let (of_router, of_client) = (&permit.data_options, &state.data_options);
                 if is_new(logged, &format!("options {of_router}")) {
                     tracing::warn!(
-                        router = %address, of_router, of_client,
+                        router = %router, of_router, of_client,
                         "the client has other options than the router, so it reads through the router; \
                          give it the same defaults"
                     );
                 }
                 (&counters.permits_of_other_options, false)
             }
-            Err(UnusedPermit::WarmUp) => {
-                if is_new(logged, "WarmUpRoute") {
+            Err(UnusedPermit::ForRoutersOnly) => {
+                if is_new(logged, "for routers only") {
                     tracing::info!(
-                        router = %address,
-                        "the configuration warms a cluster up, so the client reads through the routers, which fill it; \
-                         remove WarmUpRoute when it has ended"
+                        router = %router,
+                        "a WarmUpRoute, StagingRoute or L1L2CacheRoute of the configuration is below a route that \
+                         changes or copies reads, so the client reads through the routers"
                     );
                 }
-                (&counters.permits_of_warm_ups, false)
+                (&counters.permits_of_filling_routes, false)
             }
         },
         Ok(RouterReply::Understood(PermitReply::Refused { why, .. })) => {
             if is_new(logged, why) {
-                tracing::info!(router = %address, why, "no read permit: the client reads through the routers");
+                tracing::info!(router = %router, why, "no read permit: the client reads through the routers");
             }
             (&counters.permits_refused, false)
         }
         Ok(RouterReply::NotUnderstood) => {
-            tracing::debug!(router = %address, "a read permit that this client does not understand; it may need an upgrade");
+            tracing::debug!(router = %router, "a read permit that this client does not know; it may need an upgrade");
             (&counters.permits_refused, false)
         }
         Ok(RouterReply::KnowsNone) => {
-            tracing::debug!(router = %address, "the router gives no read permits");
+            tracing::debug!(router = %router, "the router gives no read permits");
             (&counters.permits_unanswered, false)
         }
         Err(error) => {
-            tracing::debug!(router = %address, %error, "no read permit");
+            tracing::debug!(router = %router, %error, "no read permit");
             (&counters.permits_unanswered, false)
         }
     };

@@ -1,5 +1,8 @@
 //! What a tree of a direct client needs besides its configuration.
 
+use super::counters::DirectCounters;
+use super::router_leases::RouterLeases;
+use super::routers::Routers;
 use crate::tree::{BackgroundTasks, HostInfo};
 use crate::{DestinationOptions, Network, TkoTrackers, UdpOptions, UdpSockets, Window};
 use lookaside_routing::Defaults;
@@ -21,4 +24,7 @@ pub(super) struct TreeSettings {
     /// Over all that servers have outstanding; `None` if there is no bound.
     pub(super) window: Option<Arc<Window>>,
     pub(super) failover_timeout: Option<Duration>,
+    pub(super) routers: Arc<Routers>,
+    pub(super) leases: Arc<RouterLeases>,
+    pub(super) counters: Arc<DirectCounters>,
 }

@@ -12,11 +12,12 @@ pub(super) struct Transport(pub(super) Arc<DirectState>);
 impl Route for Transport {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let (state, requests) = (&*self.0, batch.len() as u64);
-        let counters = &state.counters;
+        let counters = &state.settings.counters;
         let is_only_read = batch.iter().all(is_read);
         let may_be_direct = || {
             is_only_read
-                || state.settings.updates_directly && (batch.iter().all(has_own_lease) || !state.needs_leases())
+                || state.settings.updates_directly
+                    && (batch.iter().all(has_own_lease) || !state.settings.leases.are_needed())
         };
         match state.permission() {
             Some(Permission { tree, .. }) if may_be_direct() => {
@@ -28,7 +29,7 @@ impl Route for Transport {
                 if is_only_read {
                     counters.unpermitted_reads.add(requests);
                 }
-                Box::pin(state.routers.send(batch))
+                Box::pin(state.settings.routers.send(batch))
             }
         }
     }

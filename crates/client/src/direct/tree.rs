@@ -1,6 +1,8 @@
 //! The tree of routes of a client that reads servers directly: the same routes as in a router, over leaves that only
-//! read, unless updates are sent directly, too. Routes that store what they have read elsewhere find that they cannot.
+//! read, unless updates are sent directly, too. Routes that store what they have read elsewhere send such reads through
+//! a router.
 
+use super::filling_router::FillingRouter;
 use super::permit::ServingSpare;
 use super::settings::TreeSettings;
 use crate::config::ConfigId;
@@ -26,8 +28,14 @@ pub(super) struct DirectTree {
     pub(super) leased_keys: Option<LeasedKeys>,
     /// Whether a part of it changes keys.
     are_keys_changed: bool,
-    /// Whether a part of it warms a cluster up: its reads are to be sent through routers, which store what they find.
-    pub(super) warms_up: bool,
+    /// Whether a part of it sends reads through a router, which stores elsewhere what it finds.
+    pub(super) fills_by_router: bool,
+    /// Whether a route above such a part does more with reads than to pass them on
+    /// ([`RouteConfig::passes_reads`](lookaside_routing::RouteConfig::passes_reads)): they would pass it once here and
+    /// once in the router, which changes a key twice, say, or takes two leases for one miss.
+    pub(super) is_for_routers_only: bool,
+    /// The routers that the configuration names for clients; empty if it names none.
+    pub(super) routers: Vec<Address>,
     root: Arc<dyn Route>,
     pub(super) destinations: DestinationSet,
     /// The places of pools with spares, by the pool's name and the server's index.
@@ -78,12 +86,24 @@ impl DirectTree {
             slots: BTreeMap::new(),
             tko_limits: BTreeMap::new(),
             are_keys_changed: false,
-            warms_up: false,
+            fills_by_router: false,
+            is_for_routers_only: false,
         };
         let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
-        let DirectLeaves { destinations, slots, tko_limits, are_keys_changed, warms_up, .. } = leaves;
-        let (id, leased_keys) = (ConfigId::of(text)?, configuration.leased_keys.clone());
-        Ok(DirectTree { id, leased_keys, are_keys_changed, warms_up, root, destinations, slots, tko_limits })
+        let DirectLeaves { destinations, slots, tko_limits, .. } = leaves;
+        let DirectLeaves { are_keys_changed, fills_by_router, is_for_routers_only, .. } = leaves;
+        Ok(DirectTree {
+            id: ConfigId::of(text)?,
+            is_for_routers_only,
+            are_keys_changed,
+            fills_by_router,
+            root,
+            destinations,
+            slots,
+            tko_limits,
+            leased_keys: configuration.leased_keys.clone(),
+            routers: configuration.routers.clone(),
+        })
     }
 
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
@@ -92,7 +112,8 @@ impl DirectTree {
 
     /// Whether requests for the keys that it leases pass a `LeaseRoute`, which sees the key of the application.
     pub(super) fn leases_by_client_key(&self) -> bool {
-        self.leased_keys.as_ref().is_some_and(|keys| keys.are_all() || !self.are_keys_changed)
+        let may_miss_their_route = self.are_keys_changed || self.fills_by_router;
+        self.leased_keys.as_ref().is_some_and(|keys| keys.are_all() || !may_miss_their_route)
     }
 
     /// Lets these spares serve, and no others.
@@ -112,7 +133,8 @@ struct DirectLeaves<'a> {
     slots: BTreeMap<(String, usize), Arc<Slot>>,
     tko_limits: BTreeMap<String, PoolTkoLimit>,
     are_keys_changed: bool,
-    warms_up: bool,
+    fills_by_router: bool,
+    is_for_routers_only: bool,
 }
 
 impl Destinations for DirectLeaves<'_> {
@@ -151,15 +173,23 @@ impl Destinations for DirectLeaves<'_> {
         }
     }
 
+    fn fill_on_reads(&mut self, is_passed_to: bool) {
+        self.fills_by_router = true;
+        self.is_for_routers_only |= !is_passed_to;
+    }
+
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         self.are_keys_changed |= handle.changes_keys();
-        self.warms_up |= handle.warms_up();
         route
     }
 
     fn environment(&mut self) -> Environment {
         let TreeSettings { host, options, background_tasks, failover_timeout, .. } = self.settings;
-        environment(*host, options.seed, background_tasks, *failover_timeout)
+        let TreeSettings { routers, leases, counters, .. } = self.settings;
+        let (routers, leases, counters) = (routers.clone(), leases.clone(), counters.clone());
+        let filling_router: Arc<dyn Route> = Arc::new(FillingRouter { routers, leases, counters });
+        let environment = environment(*host, options.seed, background_tasks, *failover_timeout);
+        Environment { filling_router: Some(filling_router), ..environment }
     }
 }
 

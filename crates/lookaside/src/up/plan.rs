@@ -208,7 +208,11 @@ impl RegionPlan {
                 },
             })
         };
-        json!({ "pools": pools, "routes": self.clusters.iter().map(route).collect::<Vec<_>>() })
+        // For clients that read servers directly.
+        let routers = |cluster: &Cluster| (cluster.routing_prefix.clone(), json!([local(cluster.router_port)]));
+        let routers: serde_json::Map<String, Value> = self.clusters.iter().map(routers).collect();
+        let routes: Vec<Value> = self.clusters.iter().map(route).collect();
+        json!({ "pools": pools, "routes": routes, "routers": routers })
     }
 }
 
@@ -265,6 +269,8 @@ mod tests {
     fn every_router_knows_every_cluster_of_its_region() {
         let configuration = plan_regions(5000, 1, 2, 2)[0].router_configuration();
         assert_eq!(configuration["routes"][1]["aliases"], json!(["/local/two/"]));
+        let routers = json!({ "/local/one/": ["127.0.0.1:5000"], "/local/two/": ["127.0.0.1:5001"] });
+        assert_eq!(configuration["routers"], routers);
         assert_eq!(configuration["pools"]["two.wildcard"]["servers"], json!(["127.0.0.1:5020", "127.0.0.1:5021"]));
         assert_eq!(configuration["pools"]["one.gutter"]["servers"], json!(["127.0.0.1:5019"]));
         assert_eq!(configuration["routes"][0]["route"]["policies"], json!({}));

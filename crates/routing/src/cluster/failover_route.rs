@@ -352,6 +352,11 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    /// With a tag the key is another one at the further children.
+    fn passes_reads(&self) -> bool {
+        !self.options.has_tag
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
         Arc::new(FailoverRoute::with_options(children, &self.options, tree.environment()))

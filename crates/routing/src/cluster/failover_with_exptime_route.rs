@@ -96,6 +96,11 @@ impl RouteConfig for Config {
         "failover".to_owned()
     }
 
+    /// With a tag the key is another one at the further children.
+    fn passes_reads(&self) -> bool {
+        !self.options.has_tag
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);

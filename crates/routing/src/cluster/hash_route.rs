@@ -113,6 +113,10 @@ impl RouteConfig for Config {
         Some((&self.hash, self.children.len()))
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(HashRoute::new(tree.build_all(&self.children), self.hash.clone()))
     }

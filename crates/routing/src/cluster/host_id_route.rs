@@ -61,6 +61,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
         Arc::new(HostIdRoute::new(children, tree.environment().host_id, &self.salt))

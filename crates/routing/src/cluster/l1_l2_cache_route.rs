@@ -30,10 +30,16 @@
 //! dropped.
 //!
 //! Reads and writes that a client pipelined are executed in order, so that a get after a set sees it.
+//!
+//! A direct client asks L1 itself, and for what L1 does not have a router, which fills L1 ([`filled_by_router`]).
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::{modify_exptime_route::EXPTIME_RELATIVE_S_MAX, null_route::empty_cache_reply},
+    cluster::{
+        modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+        null_route::empty_cache_reply,
+        support::filled_by_router::{FirstChild, filled_by_router},
+    },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
@@ -215,6 +221,11 @@ fn is_negative_entry(outcome: &Outcome) -> bool {
     }
 }
 
+/// Whether L1 has a copy of the value.
+fn is_copy(outcome: &Outcome) -> bool {
+    matches!(outcome, Ok(Reply::Value { .. })) && !is_negative_entry(outcome)
+}
+
 /// The request that stores a reply of L2 in L1; `None` if there is nothing to store.
 fn fill(settings: &L1L2Settings, request: &Request<Bytes>, of_l2: &Outcome, mode: StoreMode) -> Option<Request<Bytes>> {
     match of_l2 {
@@ -282,8 +293,14 @@ impl RouteConfig for Config {
         self.settings.writes_l1_only
     }
 
+    fn fills_on_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (l1, l2) = (tree.build(&self.l1), tree.build(&self.l2));
-        Arc::new(L1L2CacheRoute::new(l1, l2, self.settings, tree.environment().background.clone()))
+        let environment = tree.environment();
+        let route = L1L2CacheRoute::new(l1.clone(), l2, self.settings, environment.background.clone());
+        filled_by_router(Arc::new(route), Some(FirstChild { route: l1, is_value: is_copy }), environment)
     }
 }

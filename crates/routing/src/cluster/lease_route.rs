@@ -393,6 +393,11 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    /// It has a lease taken for a plain get, and nothing to do with a `lease-get`.
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let target = tree.build(&self.target);
         Arc::new(LeaseRoute::new(target, self.settings, tree.environment().clock.clone()))

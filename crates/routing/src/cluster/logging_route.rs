@@ -94,6 +94,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let target = tree.build_optional(&self.target);
         Arc::new(LoggingRoute::new(target, tree.environment().log.clone()))

@@ -126,6 +126,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (from, to) = (tree.build(&self.from), tree.build(&self.to));
         let clock = tree.environment().clock.clone();

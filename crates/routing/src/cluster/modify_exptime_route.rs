@@ -107,6 +107,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(ModifyExptimeRoute::new(tree.build(&self.target), self.exptime_s, self.action))
     }

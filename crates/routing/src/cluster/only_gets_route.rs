@@ -48,6 +48,10 @@ impl RouteConfig for Config {
         "allow-only-gets"
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(OnlyGetsRoute { children: [tree.build(&self.target), Arc::new(NullRoute)] })
     }

@@ -142,6 +142,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let default = tree.build_optional(&self.default_policy);
         let policies = self.operation_policies.iter().map(|(verb, handle)| (*verb, tree.build(handle)));

@@ -112,6 +112,10 @@ impl RouteConfig for Config {
         vec![("limit", self.outstanding_max.to_string())]
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let target = tree.build(&self.target);
         Arc::new(OutstandingLimitRoute::new(target, self.outstanding_max, OUTSTANDING_WAITING_MAX))

@@ -127,6 +127,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let chosen = ChosenChildren::of(self.policies.keys(), tree.key_prefix());
         let policies = self.policies.iter().filter(|(prefix, _)| chosen.has(prefix));

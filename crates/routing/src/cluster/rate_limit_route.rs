@@ -143,6 +143,10 @@ impl RouteConfig for Config {
         }
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (target, fallback) = (tree.build(&self.target), tree.build_optional(&self.fallback));
         Arc::new(RateLimitRoute::new(target, fallback, self.rates, tree.environment().clock.clone()))

@@ -62,6 +62,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn passes_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let default = tree.build_optional(&self.default_policy);
         let default = default.unwrap_or_else(|| Arc::new(ErrorRoute::new("unknown result")));

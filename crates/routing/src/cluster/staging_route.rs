@@ -20,7 +20,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::{modify_exptime_route::EXPTIME_RELATIVE_S_MAX, warm_up_route::parse_hold_off_ms},
+    cluster::{
+        modify_exptime_route::EXPTIME_RELATIVE_S_MAX, support::filled_by_router::filled_by_router,
+        warm_up_route::parse_hold_off_ms,
+    },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
@@ -153,8 +156,15 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn fills_on_reads(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (warm, staging) = (tree.build(&self.warm), tree.build(&self.staging));
-        Arc::new(StagingRoute::new(warm, staging, self.hold_off_ms, tree.environment().background.clone()))
+        let environment = tree.environment();
+        let route = StagingRoute::new(warm, staging, self.hold_off_ms, environment.background.clone());
+        // Every hit of warm is stored in staging.
+        filled_by_router(Arc::new(route), None, environment)
     }
 }

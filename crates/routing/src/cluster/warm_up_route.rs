@@ -36,6 +36,7 @@ use crate::{
     cluster::{
         modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
         staging_route::{time_left_request, time_left_s},
+        support::filled_by_router::filled_by_router,
         support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
     },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, TreeState},
@@ -291,18 +292,21 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
-    fn warms_up(&self) -> bool {
+    fn fills_on_reads(&self) -> bool {
         true
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (cold, warm) = (tree.build(&self.cold), tree.build(&self.warm));
         let route = WarmUpRoute::new(cold, warm, self.exptime, self.hold_off_ms);
-        let Environment { clock, log, .. } = tree.environment();
-        Arc::new(match &self.end {
+        let environment = tree.environment();
+        let Environment { clock, log, .. } = environment;
+        let route = match &self.end {
             Some((when, TreeState(progress))) => route.with_end(*when, progress.clone(), clock.clone(), log.clone()),
             None => route,
-        })
+        };
+        // Not after a miss of cold only: the routers end the warm-up by the share of all reads that warm fills.
+        filled_by_router(Arc::new(route), None, environment)
     }
 }
 

@@ -67,11 +67,6 @@ impl Handle {
         matches!(self, Handle::Route(config) if config.changes_keys())
     }
 
-    /// As [`RouteConfig::warms_up`]; false for other nodes.
-    pub fn warms_up(&self) -> bool {
-        matches!(self, Handle::Route(config) if config.warms_up())
-    }
-
     /// The arguments of the route; `None` if the node is not a route that `T` describes.
     pub fn config<T: RouteConfig>(&self) -> Option<&T> {
         let Handle::Route(config) = self else { return None };
@@ -128,8 +123,16 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
         false
     }
 
-    /// Whether a read through the route stores what it has found elsewhere, for as long as a cluster is warmed up.
-    fn warms_up(&self) -> bool {
+    /// Whether a read through the route stores what it has found elsewhere. It must do so by
+    /// [`Environment::filling_router`], if there is one.
+    fn fills_on_reads(&self) -> bool {
+        false
+    }
+
+    /// Whether the route sends a read to one child, and to another one only if that has failed, with the client's key;
+    /// and returns the reply as it is. Then the child may send it through a router, which has the same route above the
+    /// child: the read passes it twice. By default false.
+    fn passes_reads(&self) -> bool {
         false
     }
 

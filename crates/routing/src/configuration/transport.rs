@@ -202,39 +202,45 @@ pub(super) fn parse_server(
     port_override: Option<u16>,
 ) -> Result<(Address, Transport), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
-    let refused = |why: &str| {
-        node.error(format!("{text:?} is not a server: {why}; expected \"host:port\", \"[v6]:port\" or \"unix:path\""))
-    };
-    let unsupported = |word: &str| refused(&format!("{word:?} is not supported"));
+    let refused = |why: &str| node.error(format!("{text:?} is not a server: {why}; expected {ADDRESS_FORMS}"));
+    let (address, words) = split_address(text, port_override).map_err(refused)?;
+    let transport = pool.with_suffixes(words.into_iter());
+    Ok((address, transport.map_err(|word| refused(&format!("{word:?} is not supported")))?))
+}
+
+/// How an address is written.
+pub(super) const ADDRESS_FORMS: &str = "\"host:port\", \"[v6]:port\" or \"unix:path\"";
+
+/// The address at the beginning of `text`, and the words behind it, which colons separate. With `port_override`, that
+/// is the port. The error is what is wrong with it.
+pub(super) fn split_address(text: &str, port_override: Option<u16>) -> Result<(Address, Vec<&str>), &'static str> {
     if let Some(socket) = text.strip_prefix("unix:") {
-        let (path, suffixes) = socket.split_once(':').map_or((socket, None), |(path, rest)| (path, Some(rest)));
-        let transport = pool.with_suffixes(suffixes.into_iter().flat_map(|rest| rest.split(':')));
-        let transport = transport.map_err(unsupported)?;
+        let mut words = socket.split(':');
+        let path = words.next().unwrap_or_default();
         return match path.starts_with('/') {
-            true => Ok((Address(path.into()), transport)),
-            false => Err(refused("the path of the socket does not begin with a slash")),
+            true => Ok((Address(path.into()), words.collect())),
+            false => Err("the path of the socket does not begin with a slash"),
         };
     }
     let host_bytes = match text.strip_prefix('[') {
-        Some(inner) => 2 + inner.find(']').ok_or_else(|| refused("the closing bracket is missing"))?,
+        Some(inner) => 2 + inner.find(']').ok_or("the closing bracket is missing")?,
         None => text.find(':').unwrap_or(text.len()),
     };
     let (host, rest) = text.split_at(host_bytes);
     if host.is_empty() || host == "[]" || host.contains(char::is_whitespace) {
-        return Err(refused("the host is missing"));
+        return Err("the host is missing");
     }
-    let mut rest = rest.split(':');
-    if rest.next() != Some("") {
-        return Err(refused("there is no port after the bracket"));
+    let mut words = rest.split(':');
+    if words.next() != Some("") {
+        return Err("there is no port after the bracket");
     }
-    let port = match (rest.next(), port_override) {
+    let port = match (words.next(), port_override) {
         (_, Some(port)) => port,
-        (None, None) => return Err(refused("the port is missing")),
+        (None, None) => return Err("the port is missing"),
         (Some(port), None) => match port.parse() {
             Ok(number) if !port.starts_with('+') => number,
-            _ => return Err(refused("the port is not a number from 0 to 65535")),
+            _ => return Err("the port is not a number from 0 to 65535"),
         },
     };
-    let transport = pool.with_suffixes(rest).map_err(unsupported)?;
-    Ok((Address(format!("{host}:{port}").into()), transport))
+    Ok((Address(format!("{host}:{port}").into()), words.collect()))
 }

@@ -4,10 +4,13 @@
 //! one health, however many pools it is in. Pools that use one server with different settings have a destination each.
 
 use crate::{
-    Address, Destination, DestinationRoute, DestinationSettings, Environment, Handle, Pool, Route, Slot, SpareRoute,
-    TreeBuilder, cluster::destination_route::ShadowLimit,
+    Address, Destination, DestinationRoute, DestinationSettings, Environment, Handle, Pool, Route, RouteConfig, Slot,
+    SpareRoute, TreeBuilder, cluster::destination_route::ShadowLimit,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Makes the leaves of a tree.
 pub trait Destinations {
@@ -32,6 +35,12 @@ pub trait Destinations {
         Environment::none()
     }
 
+    /// Called for every place of a route that stores elsewhere what a read has found. `is_passed_to`: every route above
+    /// it passes reads on ([`RouteConfig::passes_reads`](crate::RouteConfig::passes_reads)). By default does nothing.
+    fn fill_on_reads(&mut self, is_passed_to: bool) {
+        let _ = is_passed_to;
+    }
+
     /// The route in place of `route`, which `handle` describes: by default `route` itself; a wrapper to trace or
     /// measure requests.
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
@@ -49,6 +58,12 @@ pub(super) struct Builder<'a> {
     handles: &'a [(String, Handle)],
     /// By the index of the handle, and whether it was built for a prefix only.
     named: BTreeMap<(usize, bool), Arc<dyn Route>>,
+    /// The named handles with a route that stores elsewhere what a read has found.
+    filling: BTreeSet<usize>,
+    /// Whether the handle that is being built has one.
+    is_filling: bool,
+    /// The number of routes above the one that is being built that do not pass reads on.
+    not_passing: usize,
     /// See [`TreeBuilder::key_prefix`].
     key_prefix: Option<Box<[u8]>>,
 }
@@ -57,8 +72,18 @@ impl<'a> Builder<'a> {
     /// A builder of a tree that may refer to the named handles `handles`.
     pub(super) fn new(destinations: &'a mut dyn Destinations, handles: &'a [(String, Handle)]) -> Self {
         let environment = destinations.environment();
-        let (leaves, named) = (BTreeMap::new(), BTreeMap::new());
-        Builder { destinations, environment, seeds_given: 0, leaves, handles, named, key_prefix: None }
+        Builder {
+            destinations,
+            environment,
+            seeds_given: 0,
+            leaves: BTreeMap::new(),
+            handles,
+            named: BTreeMap::new(),
+            filling: BTreeSet::new(),
+            is_filling: false,
+            not_passing: 0,
+            key_prefix: None,
+        }
     }
 
     /// The same for stored keys that begin with `key_prefix` only.
@@ -68,12 +93,35 @@ impl<'a> Builder<'a> {
 
     fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
         let key = (at, self.key_prefix.is_some());
-        if let Some(route) = self.named.get(&key) {
-            return route.clone();
+        if let Some(route) = self.named.get(&key).cloned() {
+            if self.filling.contains(&at) {
+                self.note_filling();
+            }
+            return route;
         }
-        let handles = self.handles;
+        let (handles, was_filling) = (self.handles, std::mem::take(&mut self.is_filling));
         let route = self.build(&handles[at].1);
+        if self.is_filling {
+            self.filling.insert(at);
+        }
+        self.is_filling |= was_filling;
         self.named.insert(key, route.clone());
+        route
+    }
+
+    fn note_filling(&mut self) {
+        self.is_filling = true;
+        self.destinations.fill_on_reads(self.not_passing == 0);
+    }
+
+    fn build_route(&mut self, config: &dyn RouteConfig) -> Arc<dyn Route> {
+        if config.fills_on_reads() {
+            self.note_filling();
+        }
+        let not_passing = usize::from(!config.passes_reads());
+        self.not_passing += not_passing;
+        let route = config.build(self);
+        self.not_passing -= not_passing;
         route
     }
 
@@ -105,11 +153,11 @@ impl TreeBuilder for Builder<'_> {
             // Below it keys may begin with anything.
             Handle::Route(config) if config.changes_keys() => {
                 let key_prefix = self.key_prefix.take();
-                let route = config.build(self);
+                let route = self.build_route(&**config);
                 self.key_prefix = key_prefix;
                 route
             }
-            Handle::Route(config) => config.build(self),
+            Handle::Route(config) => self.build_route(&**config),
             Handle::Server { pool, server } => {
                 self.destinations.use_pool(pool);
                 self.build_server(pool, *server)

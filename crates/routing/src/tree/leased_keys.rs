@@ -44,16 +44,18 @@ fn begins_with_lease(handle: &Handle, named: &[(String, Handle)]) -> bool {
 
 /// The configuration without its pools, so that a change of their servers is not taken for one of the routes; its
 /// macros are expanded. Where the servers of a pool are among the children of a route, it may choose by their number:
-/// then nothing is left out.
+/// then the pools are not left out. The routers that it names for clients lease no other keys.
 fn routes_of(configuration: &Json) -> String {
     let text = configuration.to_string();
-    match &configuration.value {
-        JsonValue::Object(properties) if !text.contains(r#""Pool|"#) && !text.contains(r#""Pool""#) => {
-            let routes = properties.iter().filter(|property| !matches!(&*property.name, "pools" | "macros"));
-            routes.map(|property| format!("{}:{}\n", property.name, property.value)).collect()
-        }
-        _ => text,
-    }
+    let JsonValue::Object(properties) = &configuration.value else { return text };
+    let are_servers_children = text.contains(r#""Pool|"#) || text.contains(r#""Pool""#);
+    let counts = |name: &str| match name {
+        "routers" => false,
+        "pools" | "macros" => are_servers_children,
+        _ => true,
+    };
+    let routes = properties.iter().filter(|property| counts(&property.name));
+    routes.map(|property| format!("{}:{}\n", property.name, property.value)).collect()
 }
 
 #[cfg(test)]
@@ -93,6 +95,19 @@ mod tests {
         assert_eq!(leased(TWO, below), Some(all.clone()));
         let of_addresses = r#"{ "type": "LeaseRoute", "scope": "address", "target": "PoolRoute|A" }"#;
         assert_ne!(leased(ONE, of_addresses), Some(all));
+    }
+
+    #[test]
+    fn the_routers_lease_no_other_keys() {
+        let over_servers = r#"{ "type": "HashRoute", "children": ["Pool|A", "LeaseRoute|PoolRoute|A"] }"#;
+        for route in [&*by_prefix("user:"), over_servers] {
+            let of = |routers: &str| {
+                let text = format!(r#"{{ "pools": {{ {ONE} }}, {routers} "route": {route} }}"#);
+                Configuration::parse(&text, &Defaults::default()).expect("it is valid").leased_keys.expect("some are")
+            };
+            assert_eq!(of(r#""routers": ["r:1"],"#), of(r#""routers": ["r:1", "r:2"],"#), "{route}");
+            assert_eq!(of(r#""routers": ["r:1"],"#), of(""), "{route}");
+        }
     }
 
     /// A key moves between the servers and the other children when there is another server.

@@ -21,7 +21,7 @@ use crate::{
     Address, BigValueRoute, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle,
     LeaseRoute, LoggingRoute, MacroInputs, RootRoute, RoutingPrefix, TlsPolicy, TreeBuilder,
     cluster::{REGISTRY, only_gets_route::OnlyGetsRoute},
-    configuration::{Document, Json, Keys, Node, Parser, expand_macros, parse_json},
+    configuration::{Document, Json, Keys, Node, Parser, expand_macros, parse_json, parse_routers},
     key::stored_key_start,
 };
 use builder::Builder;
@@ -39,6 +39,8 @@ pub struct Configuration {
     tls_places: BTreeMap<Address, ConfigurationError>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
+    /// The routers that it names for clients of the cluster of the default prefix; empty if it names none.
+    pub routers: Vec<Address>,
     /// The keys whose misses its routes need ([`crate::Context::misses`]); `None` if they need none.
     pub leased_keys: Option<LeasedKeys>,
     sends_unknown_to_default: bool,
@@ -47,7 +49,8 @@ pub struct Configuration {
     pub warnings: Vec<ConfigurationWarning>,
 }
 
-const TOP: Keys = Keys::known(&["macros", "pools", "route", "routes", "named_handles"]).ignoring(&["routing_options"]);
+const TOP: Keys =
+    Keys::known(&["macros", "pools", "route", "routes", "named_handles", "routers"]).ignoring(&["routing_options"]);
 
 impl Configuration {
     /// Parses a configuration: JSON with C and C++ comments.
@@ -148,6 +151,10 @@ impl Configuration {
 fn parse_top(value: &Json, top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
     let top = top.object("an object with \"pools\" and \"route\"")?;
     top.check(&TOP)?;
+    let routers = match top.get("routers") {
+        Some(node) => parse_routers(&node, &defaults.prefix).inspect_err(|error| node.report(error)),
+        None => Ok(Vec::new()),
+    };
     let mut parser = Parser::new(&top, defaults, &REGISTRY)?;
     let trees = match (top.get("route"), top.get("routes")) {
         (Some(route), None) => Ok(vec![(vec![defaults.prefix.clone()], parser.handle(&route))]),
@@ -180,6 +187,7 @@ fn parse_top(value: &Json, top: &Node<'_>, defaults: &Defaults) -> Result<Config
         tls_policies,
         tls_places,
         default_prefix,
+        routers: routers?,
         leased_keys,
         sends_unknown_to_default: defaults.sends_unknown_prefix_to_default,
         broadcasts_in_background: defaults.broadcasts_in_background,
