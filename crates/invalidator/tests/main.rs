@@ -16,6 +16,7 @@ mod hung_routers;
 mod linger;
 mod lost_positions;
 mod mysql_election;
+mod mysql_failover;
 mod mysql_formats;
 mod mysql_gate;
 mod mysql_login;

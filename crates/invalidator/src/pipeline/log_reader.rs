@@ -15,6 +15,8 @@
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
 //! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried.
+//! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source was
+//!   opened there, and routers are told that a cluster is up to date after that.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{

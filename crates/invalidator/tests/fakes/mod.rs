@@ -151,7 +151,8 @@ impl CommitLog for FakeLog {
                 Start::Now => state.commits.len(),
                 Start::At(position) => position.0.parse().expect("a number"),
             };
-            if read < state.purged || (state.is_always_lost && matches!(start, Start::At(_))) {
+            let is_there = (state.purged..=state.commits.len()).contains(&read);
+            if !is_there || (state.is_always_lost && matches!(start, Start::At(_))) {
                 return Err(SourceError::PositionLost { position: Position(read.to_string()), why: "purged".into() });
             }
             state.events.push(format!("open {read}"));

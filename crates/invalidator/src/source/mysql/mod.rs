@@ -120,6 +120,8 @@ pub struct MysqlLog {
     wall_clock: WallClock,
     /// The warnings that were logged last.
     logged_warnings: Mutex<Vec<String>>,
+    /// The server that the source reads which was opened last; `None` if none was.
+    read_identity: Mutex<Option<String>>,
     /// Transactions that were not resolved when a start from the present ended, by the position where reading began, newest
     /// first. A source that is opened there again, or later, must know, also of those that are resolved by then.
     unresolved: Mutex<VecDeque<(Position, BTreeSet<String>)>>,
@@ -130,8 +132,20 @@ pub struct MysqlLog {
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
-        let (logged_warnings, unresolved, marks) = (Mutex::default(), Mutex::default(), Arc::default());
-        MysqlLog { options, network, wall_clock, logged_warnings, unresolved, marks }
+        let (logged_warnings, read_identity) = (Mutex::default(), Mutex::default());
+        let (unresolved, marks) = (Mutex::default(), Arc::default());
+        MysqlLog { options, network, wall_clock, logged_warnings, read_identity, unresolved, marks }
+    }
+
+    /// Fails unless `server` is the one whose log is read. During a failover the address may lead to another one before the
+    /// reader has noticed: the end of that one's log says nothing of what is read.
+    fn check_is_read(&self, server: &Server) -> Result<(), SourceError> {
+        match &*self.read_identity.lock() {
+            Some(read) if *read != server.identity => Err(SourceError::Unreachable {
+                why: format!("the address leads to {} now, and the log of {read} is read", server.identity),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Remembers a start from the present, or tells the source of the one that it goes on from. One of an earlier process is
@@ -174,6 +188,7 @@ impl CommitLog for MysqlLog {
             let mut source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
             self.log_warnings(&source);
             self.share_unresolved(&mut source, *start == Start::Now);
+            *self.read_identity.lock() = Some(source.identity().to_owned());
             self.marks.lock().clear();
             source.marks = self.marks.clone();
             let position = source.position().clone();
@@ -185,6 +200,7 @@ impl CommitLog for MysqlLog {
         Box::pin(async move {
             let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
             let server = Server::inspect(&mut connection, &self.options).await?;
+            self.check_is_read(&server)?;
             let newest = server.start_position(&mut connection, &Start::Now).await?;
             Ok(Position(newest.to_string()))
         })
@@ -272,7 +288,9 @@ impl MysqlSource {
     /// Logs in, checks the settings of the server, and looks up `start`. Reading starts with the first call of
     /// [`Source::next`].
     ///
-    /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
+    /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it. Fails with
+    /// [`SourceError::PositionLost`] if `start` is a position that the server does not have, so that nothing is concluded
+    /// from a position that cannot be read from.
     pub async fn open(
         options: MysqlOptions,
         start: &Start,
@@ -293,7 +311,7 @@ impl MysqlSource {
         assembler.set_unresolved(unresolved.clone());
         read_catalogue(&mut assembler, &mut queries).await?;
         options.has_been_read.store(true, Relaxed);
-        Ok(MysqlSource {
+        let mut source = MysqlSource {
             returned,
             assembler,
             unresolved,
@@ -311,7 +329,21 @@ impl MysqlSource {
             log_begins_at: None,
             marks: Arc::default(),
             has_start_mark: false,
-        })
+        };
+        if let Start::At(_) = start {
+            source.begin_dump().await?;
+        }
+        Ok(source)
+    }
+
+    /// Opens the dump, and reads its first packet: a server that does not have the position refuses it there.
+    async fn begin_dump(&mut self) -> Result<(), SourceError> {
+        let from = self.assembler.resume_position().clone();
+        let mut dump = self.server.open_dump(&*self.network, &self.options, &from).await?;
+        let packet = dump.read(silence_max(&self.options)).await?;
+        feed_packet(&mut self.assembler, &packet, &self.options, (self.wall_clock)())?;
+        self.dump = Some(dump);
+        Ok(())
     }
 
     /// Everything up to here was returned by [`Source::next`]; at first, where reading starts. Save it before the first
@@ -351,11 +383,10 @@ impl MysqlSource {
                 none.insert(self.server.open_dump(&*self.network, &self.options, &from).await?)
             }
         };
-        let silence_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
         // `None`: the next event is one of a compressed transaction.
         let mut packet = match self.assembler.has_compressed() {
             true => None,
-            false => Some(dump.read(silence_max).await?),
+            false => Some(dump.read(silence_max(&self.options)).await?),
         };
         let (mut keys, mut events) = (0, 0);
         loop {
@@ -520,6 +551,11 @@ async fn open_queries(network: &dyn Network, options: &MysqlOptions) -> Result<M
     let mut connection = MysqlConnection::open(network, options).await?;
     connection.query(&format!("SET SESSION wait_timeout = {IDLE_MAX_S}")).await?;
     Ok(connection)
+}
+
+/// How long the server may be silent.
+fn silence_max(options: &MysqlOptions) -> Duration {
+    (options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN)
 }
 
 /// Gives the assembler what it needs of the catalogue.
