@@ -14,7 +14,8 @@
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
-//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried.
+//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried, whatever another
+//!   reading from the lost position would find.
 //! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source was
 //!   opened there, and routers are told that a cluster is up to date after that.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
@@ -140,7 +141,8 @@ impl LogReader {
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
         let mut log_identity = saved.map(|saved| saved.log_identity);
-        let mut loss = self.positions.loss();
+        let loss = self.positions.loss().zip(from.clone());
+        let mut loss = loss.map(|(why, position)| SourceError::PositionLost { position, why });
         let (mut delay, mut loss_delay) = (RETRY_DELAY_MIN, LossDelay::default());
         let (mut log, mut reported_loss) = (FailureThrottles::default(), None);
         loop {
@@ -150,6 +152,7 @@ impl LogReader {
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
                 self.report_loss(&error, &mut reported_loss);
+                loss = Some(error.clone());
                 match self.recover_lost_position(error, &log_identity, &mut from).await {
                     Ok(()) => {
                         (loss, reported_loss) = (None, None);
@@ -209,13 +212,13 @@ impl LogReader {
         error.retry_delay_max()
     }
 
-    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` says why
-    /// deletes after that are lost; `None` if they are not, as far as is known.
+    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` is the loss
+    /// of deletes after that from which the cluster has not recovered; `None` if there is none, as far as is known.
     async fn read_source(
         &self,
         log_identity: &mut Option<String>,
         from: &mut Option<Position>,
-        loss: &Option<String>,
+        loss: &Option<SourceError>,
         start_throttle: &mut LogThrottle<Instant>,
     ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
@@ -232,8 +235,8 @@ impl LogReader {
             tracing::warn!(cluster, log = actual, former = *saved, "another server continues the commit log");
             saved.clone_from(&actual);
         }
-        if let (Some(why), Some(position)) = (loss, &*from) {
-            return Err(SourceError::PositionLost { position: position.clone(), why: why.clone() }.into());
+        if let Some(loss) = loss {
+            return Err(loss.clone().into());
         }
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
