@@ -26,6 +26,7 @@ mod mysql_row_rules;
 mod mysql_settings;
 mod mysql_source;
 mod mysql_text;
+mod mysql_xa;
 mod pending_deletes;
 mod pipeline;
 mod postgres_coverage;

@@ -25,7 +25,7 @@ use super::{
     positions::{PositionError, PositionStore},
 };
 use crate::{
-    CommitLog, Commits, Position, SourceError, Start,
+    CommitLog, Commits, OpenedSource, Position, SourceError, Start,
     observe::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -140,6 +140,11 @@ impl LogReader {
             tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
+        if let Some((position, unresolved)) =
+            saved.as_ref().and_then(|saved| Some((&saved.position, saved.unresolved.clone()?)))
+        {
+            self.log.begin_at(position, unresolved);
+        }
         let mut log_identity = saved.map(|saved| saved.log_identity);
         let loss = self.positions.loss().zip(from.clone());
         let mut loss = loss.map(|(why, position)| SourceError::PositionLost { position, why });
@@ -249,6 +254,7 @@ impl LogReader {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
+        self.begin_at(&opened);
         self.send_start(actual, position.clone()).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
@@ -292,9 +298,18 @@ impl LogReader {
                  (flush_all on its servers)"
             );
         }
+        // Only now: until the cluster is flushed, the loss must be found again after a crash.
+        self.begin_at(&opened);
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
         self.send_start(log_identity, opened.position).await
+    }
+
+    /// What was prepared before the source began to read has a meaning from now on.
+    fn begin_at(&self, opened: &OpenedSource) {
+        if let Some(unresolved) = opened.source.unresolved_prepared() {
+            self.log.begin_at(&opened.position, unresolved);
+        }
     }
 
     async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {

@@ -439,7 +439,9 @@ impl PipelineTask {
 
     fn position_to_save(&self) -> Option<SavedPosition> {
         let (log_identity, pending) = self.pending.as_ref()?;
-        Some(SavedPosition { log_identity: log_identity.clone(), position: pending.safe_position().clone() })
+        let (log_identity, position) = (log_identity.clone(), pending.safe_position().clone());
+        let unresolved = self.pipeline.log.unresolved_at(&position);
+        Some(SavedPosition { log_identity, position, unresolved })
     }
 
     fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {

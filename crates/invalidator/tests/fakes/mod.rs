@@ -385,7 +385,8 @@ impl Disk {
     }
 
     pub fn put(&self, log: &str, position: usize) {
-        let saved = SavedPosition { log_identity: log.into(), position: Position(position.to_string()) };
+        let position = Position(position.to_string());
+        let saved = SavedPosition { log_identity: log.into(), position, unresolved: None };
         *self.saved.lock().expect("no panic while it is held") = Some(saved);
     }
 

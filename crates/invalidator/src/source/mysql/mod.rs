@@ -21,6 +21,7 @@
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! read_marks.rs                           the lag in bytes
 //! xa.rs                                   keys of prepared transactions
+//! unresolved.rs                           those that were prepared before reading began
 //! ```
 //!
 //! Serves the delete path (§4.1 of the paper). Keys come from comments in statements, from rows of the outbox
@@ -62,6 +63,7 @@ mod statement_tokens;
 mod succession;
 mod table_metadata;
 mod table_statement;
+mod unresolved;
 mod unsafe_setting;
 mod visibility_target;
 mod xa;
@@ -77,7 +79,7 @@ pub use xa::KEYS_HELD_MAX;
 
 use crate::{
     CommitLog, Commits, LogDistance, LogLookup, OpenedSource, Position, Source, SourceError, Start, WallClock,
-    source::Anomalies,
+    source::{Anomalies, UnresolvedPrepared},
 };
 use assembler::Assembler;
 use lookaside_client::Network;
@@ -87,14 +89,11 @@ use packet::PacketStream;
 use read_marks::ReadMarks;
 use server_check::Server;
 use std::{
-    collections::{BTreeSet, VecDeque},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
+use unresolved::{PreparedList, UnresolvedHistory, UnresolvedTransactions};
 use visibility_target::VisibilityTarget;
-
-/// How many starts from the present are remembered: a start of the daemon has one for each cluster.
-const STARTS_MAX: usize = 100;
 
 /// The most events that one call of [`Source::next`] reads before it returns.
 const EVENTS_OF_NEXT_MAX: usize = 10_000;
@@ -113,7 +112,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 const HEAD_EVENT: u8 = 0x00;
 const HEAD_ERROR: u8 = 0xff;
 
-/// One server's log.
+/// One server's log, for one reader.
 pub struct MysqlLog {
     options: MysqlOptions,
     network: Arc<dyn Network>,
@@ -122,9 +121,7 @@ pub struct MysqlLog {
     logged_warnings: Mutex<Vec<String>>,
     /// The server that the source reads which was opened last; `None` if none was.
     read_identity: Mutex<Option<String>>,
-    /// Transactions that were not resolved when a start from the present ended, by the position where reading began, newest
-    /// first. A source that is opened there again, or later, must know, also of those that are resolved by then.
-    unresolved: Mutex<VecDeque<(Position, BTreeSet<String>)>>,
+    history: Arc<Mutex<UnresolvedHistory>>,
     /// Of the source that was opened last.
     marks: Arc<Mutex<ReadMarks>>,
 }
@@ -133,8 +130,8 @@ impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         let (logged_warnings, read_identity) = (Mutex::default(), Mutex::default());
-        let (unresolved, marks) = (Mutex::default(), Arc::default());
-        MysqlLog { options, network, wall_clock, logged_warnings, read_identity, unresolved, marks }
+        let (history, marks) = (Arc::default(), Arc::default());
+        MysqlLog { options, network, wall_clock, logged_warnings, read_identity, history, marks }
     }
 
     /// Fails unless `server` is the one whose log is read. During a failover the address may lead to another one before the
@@ -146,20 +143,6 @@ impl MysqlLog {
             }),
             _ => Ok(()),
         }
-    }
-
-    /// Remembers a start from the present, or tells the source of the one that it goes on from. One of an earlier process is
-    /// not known: the source has listed what is still prepared.
-    fn share_unresolved(&self, source: &mut MysqlSource, is_from_present: bool) {
-        let mut starts = self.unresolved.lock();
-        if is_from_present {
-            starts.truncate(STARTS_MAX - 1);
-            starts.push_front((source.returned.clone(), source.unresolved.clone()));
-            return;
-        }
-        let start = starts.iter().find(|(begin, _)| gtid::covers(&source.returned.0, &begin.0));
-        source.unresolved.extend(start.into_iter().flat_map(|(_, unresolved)| unresolved.iter().cloned()));
-        source.assembler.set_unresolved(source.unresolved.clone());
     }
 
     /// Logs the warnings of a source, unless the one before had the same.
@@ -184,10 +167,10 @@ impl CommitLog for MysqlLog {
 
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
-            let (options, network) = (self.options.clone(), self.network.clone());
-            let mut source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
+            let (options, network, wall_clock) = (self.options.clone(), self.network.clone(), self.wall_clock.clone());
+            let history = self.history.clone();
+            let mut source = MysqlSource::open_with(options, start, network, wall_clock, history).await?;
             self.log_warnings(&source);
-            self.share_unresolved(&mut source, *start == Start::Now);
             *self.read_identity.lock() = Some(source.identity().to_owned());
             self.marks.lock().clear();
             source.marks = self.marks.clone();
@@ -240,6 +223,14 @@ impl CommitLog for MysqlLog {
         })
     }
 
+    fn begin_at(&self, position: &Position, unresolved: UnresolvedPrepared) {
+        self.history.lock().begin_at(position, unresolved);
+    }
+
+    fn unresolved_at(&self, position: &Position) -> Option<UnresolvedPrepared> {
+        self.history.lock().at(position)
+    }
+
     fn covers(&self, position: &Position, other: &Position) -> bool {
         gtid::covers(&position.0, &other.0)
     }
@@ -264,9 +255,9 @@ pub struct MysqlSource {
     queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
-    /// Transactions that are lost if they are committed and their XA PREPARE was not read: those that were prepared before a
-    /// start from the present and not resolved when it ended, and those that were prepared when this was opened.
-    unresolved: BTreeSet<String>,
+    /// The transactions that were prepared before this was opened, and whose keys it does not read.
+    unresolved: UnresolvedPrepared,
+    history: Arc<Mutex<UnresolvedHistory>>,
     /// Everything up to here was returned by `next`.
     returned: Position,
     /// [`Assembler::transactions_read`] at that time.
@@ -297,24 +288,34 @@ impl MysqlSource {
         network: Arc<dyn Network>,
         wall_clock: WallClock,
     ) -> Result<Self, SourceError> {
+        MysqlSource::open_with(options, start, network, wall_clock, Arc::default()).await
+    }
+
+    async fn open_with(
+        options: MysqlOptions,
+        start: &Start,
+        network: Arc<dyn Network>,
+        wall_clock: WallClock,
+        history: Arc<Mutex<UnresolvedHistory>>,
+    ) -> Result<Self, SourceError> {
         let mut queries = open_queries(&*network, &options).await?;
         let server = Server::inspect(&mut queries, &options).await?;
         let position = server.start_position(&mut queries, start).await?;
+        let returned = Position(position.to_string());
         let unresolved = match start {
             // After the position was queried: transactions that are prepared later are read.
-            Start::Now => xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?,
-            // Those that were prepared before the position are among them. The others are read.
-            Start::At(_) | Start::Earliest => xa::list_unresolved(&mut queries).await?,
+            Start::Now => wait_until_resolved(&server, &mut queries, &options, &history).await?,
+            Start::At(_) | Start::Earliest => find_unresolved(&server, &mut queries, &returned, &history).await?,
         };
-        let returned = Position(position.to_string());
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
-        assembler.set_unresolved(unresolved.clone());
+        assembler.set_unresolved(unresolved);
         read_catalogue(&mut assembler, &mut queries).await?;
         options.has_been_read.store(true, Relaxed);
         let mut source = MysqlSource {
             returned,
+            unresolved: assembler.unresolved().clone(),
             assembler,
-            unresolved,
+            history,
             network,
             options,
             wall_clock,
@@ -332,6 +333,7 @@ impl MysqlSource {
         };
         if let Start::At(_) = start {
             source.begin_dump().await?;
+            source.unresolved = source.assembler.unresolved().clone();
         }
         Ok(source)
     }
@@ -480,7 +482,12 @@ impl MysqlSource {
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
-        self.assembler.set_unresolved(self.unresolved.clone());
+        let unresolved = {
+            let mut history = self.history.lock();
+            history.rewind(&self.returned);
+            history.at(&self.returned).unwrap_or_else(|| self.unresolved.clone())
+        };
+        self.assembler.set_unresolved(UnresolvedTransactions::new(self.history.clone(), unresolved, None));
         self.transactions_returned = 0;
         Ok(())
     }
@@ -490,6 +497,10 @@ impl Source for MysqlSource {
     /// With semi-synchronous replication (`AFTER_SYNC`) readers see a commit when a replica has it.
     fn gates_every_position(&self) -> bool {
         true
+    }
+
+    fn unresolved_prepared(&self) -> Option<UnresolvedPrepared> {
+        Some(self.unresolved.clone())
     }
 
     fn log_begins_at(&self) -> Option<SystemTime> {
@@ -556,6 +567,52 @@ async fn open_queries(network: &dyn Network, options: &MysqlOptions) -> Result<M
 /// How long the server may be silent.
 fn silence_max(options: &MysqlOptions) -> Duration {
     (options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN)
+}
+
+/// Waits for the transactions that are prepared now, whose keys are not read, and returns those that are not resolved.
+async fn wait_until_resolved(
+    server: &Server,
+    queries: &mut MysqlConnection,
+    options: &MysqlOptions,
+    history: &Arc<Mutex<UnresolvedHistory>>,
+) -> Result<UnresolvedTransactions, SourceError> {
+    let unresolved = xa::wait_until_resolved(queries, options.prepared_wait_max, history).await?;
+    let end = match unresolved {
+        UnresolvedPrepared::Named(_) => None,
+        UnresolvedPrepared::Unknown => Some(server.start_position(queries, &Start::Now).await?),
+    };
+    Ok(UnresolvedTransactions::new(history.clone(), unresolved, None).counted_from(end))
+}
+
+/// The transactions that were prepared before `position`, and whose keys are not read from there on.
+async fn find_unresolved(
+    server: &Server,
+    queries: &mut MysqlConnection,
+    position: &Position,
+    history: &Arc<Mutex<UnresolvedHistory>>,
+) -> Result<UnresolvedTransactions, SourceError> {
+    let begin = |unresolved, listed| Ok(UnresolvedTransactions::new(history.clone(), unresolved, listed));
+    let known = {
+        let mut history = history.lock();
+        history.rewind(position);
+        history.at(position)
+    };
+    if known == Some(UnresolvedPrepared::none()) {
+        return begin(UnresolvedPrepared::none(), None);
+    }
+    let has_names = matches!(known, Some(UnresolvedPrepared::Named(_)));
+    let Some(names) = xa::list_prepared(queries, history, has_names).await? else {
+        return begin(known.unwrap_or(UnresolvedPrepared::Unknown), None);
+    };
+    match known {
+        // Those that were prepared before the position are among them. The others are read.
+        None => begin(UnresolvedPrepared::from_names(names), None),
+        Some(known) => {
+            // Queried after the list.
+            let end = server.start_position(queries, &Start::Now).await?;
+            begin(known, Some(PreparedList { names, end }))
+        }
+    }
 }
 
 /// Gives the assembler what it needs of the catalogue.
