@@ -79,9 +79,9 @@ async fn flush_that_the_routers_refuse_is_retried_and_one_loss() {
     assert_eq!((fixture.stat("positions_lost"), fixture.stat("flushes")), ("1".into(), "1".into()));
 }
 
-/// While a flush was refused the position was tried again. If it could be read from by then, the flush was forgotten.
+/// While a flush was refused the position was tried again. If it could be read from by then, nothing was flushed.
 #[tokio::test(start_paused = true)]
-async fn flush_is_not_forgotten_when_the_lost_position_is_back() {
+async fn flush_is_retried_though_the_lost_position_is_back() {
     let mut fixture = Fixture::new(1);
     fixture.options.on_position_lost = OnPositionLost::Flush;
     fixture.database.commit(&["a"], ms(0));

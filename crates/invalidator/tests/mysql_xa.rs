@@ -187,7 +187,7 @@ async fn end_outside_of_the_log_of_what_was_prepared_before_the_first_process_is
         // The position is saved nevertheless, so the next one must find the same.
         for _ in 0..2 {
             let why = state.start(OnPositionLost::Stop).wait_lost().await;
-            assert!(why.contains("the log does not say how"), "{kind:?}: {why}");
+            assert!(why.contains("the log does not show how"), "{kind:?}: {why}");
         }
         state.run_until_flushed().await;
         let last = state.start(OnPositionLost::Stop);

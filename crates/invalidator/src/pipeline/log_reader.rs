@@ -17,7 +17,7 @@
 //! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried, whatever another
 //!   reading from the lost position would find.
 //! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source was
-//!   opened there, and routers are told that a cluster is up to date after that.
+//!   opened there, and routers are notified that a cluster is up to date after that.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{

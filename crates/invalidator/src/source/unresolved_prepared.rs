@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The most names that are saved: some 28 KB. If more are unresolved, none is told from the others.
+/// The most names that are saved: some 28 KB. If more are unresolved, no names are kept.
 pub(crate) const NAMES_MAX: usize = 100;
 
 /// Transactions that were prepared in a part of the log that was never read, and were not resolved at a position. The keys

@@ -91,7 +91,7 @@ impl Assembler {
         let named: Vec<_> = gone.iter().take(NAMES_LOGGED_MAX).map(String::as_str).collect();
         let (count, named) = (gone.len(), named.join(", "));
         self.report_lost(format!(
-            "{count} XA transactions that were prepared before reading began have ended, and the log does not say how \
+            "{count} XA transactions that were prepared before reading began have ended, and the log does not show how \
              ({named}): the keys that they named are not known"
         ))
     }
