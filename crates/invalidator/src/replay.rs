@@ -160,14 +160,16 @@ impl Replay {
         let mut summary = ReplaySummary::new();
         let no_source = |why| ReplayError::Source(why, ContinueFrom(None));
         let (newest, end) = self.find_end().await?;
-        let mut opened = self.log.open(&self.start).await.map_err(no_source)?;
-        let mut pace = Pace::new(self.deletes_per_s_max);
-        let begin = opened.position;
+        let opened = self.log.open(&self.start).await;
         if let Start::At(from) = &self.start
             && !self.log.covers(&newest, from)
+            && matches!(&opened, Ok(_) | Err(SourceError::PositionLost { .. }))
         {
             return Err(ReplayError::BeyondEnd { newest: newest.0, to: from.0.clone() });
         }
+        let mut opened = opened.map_err(no_source)?;
+        let mut pace = Pace::new(self.deletes_per_s_max);
+        let begin = opened.position;
         if self.log.covers(&begin, &end) && !self.log.covers(&end, &begin) {
             return Err(ReplayError::BeforeBeginning { begin: begin.0, to: end.0 });
         }

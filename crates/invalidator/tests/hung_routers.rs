@@ -1,7 +1,7 @@
 //! Routers that hang or are down: deletes reach the others at once, and all of them as soon as one answers again.
 
 use crate::fakes::{self, Fixture, ms, until};
-use crate::routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, build_delivery, delivery_through};
+use crate::routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, START_GATE, build_delivery, delivery_through};
 use bytes::Bytes;
 use lookaside_invalidator::pipeline::{
     Options,
@@ -155,8 +155,6 @@ async fn reading_waits_while_no_router_answers() {
     until("reading goes on", || fixture.stat("cluster:a:state") == "running").await;
 }
 
-const GATE: &str = "__mcrouter__.start_gate";
-
 /// A router that waits for the invalidators of two databases was notified at each probe, which looked up the newest
 /// position again.
 #[tokio::test(start_paused = true)]
@@ -164,24 +162,14 @@ async fn router_that_waits_for_another_source_is_notified_once() {
     let router = FakeRouter::new("router:1", Answers);
     let report = "__mcrouter__.caught_up(run1,9a)".to_owned();
     *router.values.lock().expect("no panic") =
-        vec![(GATE.into(), "waiting run1".into()), (report.clone(), "counted".into())];
+        vec![(START_GATE.into(), "waiting run1".into()), (report.clone(), "counted".into())];
     let (fixture, _run) = fixture_with_delivery(&[&router], |_| {}, |delivery| delivery.with_source_id(0x9a));
     until("it is notified", || router.gets().contains(&report)).await;
     until("that is counted", || fixture.stat("cluster:a:start_gates_opened") == "1").await;
-    let probes = |router: &FakeRouter| router.gets().iter().filter(|key| **key == GATE).count();
+    let probes = |router: &FakeRouter| router.gets().iter().filter(|key| **key == START_GATE).count();
     let before = probes(&router);
     until("it is probed again", || probes(&router) > before + 3).await;
     assert_eq!(router.gets().iter().filter(|key| **key == report).count(), 1);
-}
-
-/// Has a router wait at its start gate, as run `token`.
-fn close_gate(router: &FakeRouter, token: &str) {
-    let report = format!("__mcrouter__.caught_up({token})");
-    *router.values.lock().expect("no panic") = vec![(GATE.into(), format!("waiting {token}")), (report, "open".into())];
-}
-
-fn is_notified(router: &FakeRouter, token: &str) -> bool {
-    router.gets().contains(&format!("__mcrouter__.caught_up({token})"))
 }
 
 /// When all routers of a cluster had been down, they served what could not be deleted meanwhile.
@@ -193,21 +181,21 @@ async fn waiting_router_is_notified_once_everything_committed_before_is_deleted(
         fixture.database.commit(&[&format!("k{number}")], ms(0));
     }
     until("all fail", || fixture.stat("cluster:a:retry_queue_keys") == "10").await;
-    close_gate(&router, "run1");
+    router.close_gate("run1");
     // Commits that readers see only later were in the log before the router was back.
     fixture.database.commit(&["late"], Duration::from_secs(3));
     router.set(Answers);
     until("the old ones are deleted", || router.received().contains(&"k9".into())).await;
     sleep(Duration::from_secs(2)).await;
-    assert!(!is_notified(&router, "run1"), "one delete is not sent yet");
-    until("it is notified", || is_notified(&router, "run1")).await;
+    assert!(!router.is_notified("run1"), "one delete is not sent yet");
+    until("it is notified", || router.is_notified("run1")).await;
     assert!(router.received().contains(&"late".into()));
     until("that is counted", || fixture.stat("cluster:a:start_gates_opened") == "1").await;
 
     // Another run of the router waits again, and while the database is away.
     fixture.database.state().failures = 5;
-    close_gate(&router, "run2");
-    until("the next run is notified", || is_notified(&router, "run2")).await;
+    router.close_gate("run2");
+    until("the next run is notified", || router.is_notified("run2")).await;
     assert!(!other.gets().iter().any(|key| key.contains("caught_up")), "a router that does not wait is not notified");
 }
 
@@ -223,14 +211,14 @@ async fn waiting_router_is_not_notified_while_the_log_is_not_read() {
     fixture.database.state().reading_failures = 20;
     fixture.database.wake_sources();
     until("reading stops", || fixture.stat("cluster:a:state") == "source_failing").await;
-    close_gate(&router, "run1");
+    router.close_gate("run1");
     until("the log is read again", || {
         let is_failing = fixture.stat("cluster:a:state") == "source_failing";
-        assert!(!is_failing || !is_notified(&router, "run1"), "the log is not read");
+        assert!(!is_failing || !router.is_notified("run1"), "the log is not read");
         !is_failing
     })
     .await;
-    until("it is notified", || is_notified(&router, "run1")).await;
+    until("it is notified", || router.is_notified("run1")).await;
 }
 
 /// A router answers a connection in order, so one server that hung held up all batches behind its own: four of them

@@ -79,6 +79,26 @@ async fn flush_that_the_routers_refuse_is_retried_and_one_loss() {
     assert_eq!((fixture.stat("positions_lost"), fixture.stat("flushes")), ("1".into(), "1".into()));
 }
 
+/// While a flush was refused the position was tried again. If it could be read from by then, nothing was flushed.
+#[tokio::test(start_paused = true)]
+async fn flush_is_retried_though_the_lost_position_is_back() {
+    let mut fixture = Fixture::new(1);
+    fixture.options.on_position_lost = OnPositionLost::Flush;
+    fixture.database.commit(&["a"], ms(0));
+    fixture.database.state().is_always_lost = true;
+    fixture.clusters[0].1.put("database-1", 1);
+    fixture.clusters[0].0.state().flush_refusal = Some("scripted refusal".into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("the flush is refused", || fixture.stat("cluster:a:state") == "flush_failing").await;
+    fixture.database.state().is_always_lost = false;
+    let failures = || fixture.stat("flush_failures").parse::<u64>().expect("a number");
+    until("it is retried", || failures() > 5).await;
+    assert_eq!(fixture.stat("cluster:a:state"), "flush_failing");
+    fixture.clusters[0].0.state().flush_refusal = None;
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
+    assert_eq!((fixture.stat("positions_lost"), fixture.stat("flushes")), ("1".into(), "1".into()));
+}
+
 /// A log that was lost whenever it was read had the cluster flushed as fast as its routers could.
 #[tokio::test(start_paused = true)]
 async fn log_that_is_lost_again_and_again_is_read_at_growing_intervals() {

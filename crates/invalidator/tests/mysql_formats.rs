@@ -1,14 +1,10 @@
-//! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and what continues a
-//! log: a restarted server with prepared transactions, a promoted replica. Each test runs on MariaDB and on MySQL.
+//! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and a log that its server
+//! continues after a crash, with prepared transactions. Each test runs on MariaDB and on MySQL.
 
-use crate::mysql_server::{Client, DEADLINE, Kind, Server, fetched, keys_of, kinds, last_position, read_until};
-use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::mysql::{MysqlLog, MysqlOptions};
-use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use crate::mysql_server::{Client, DEADLINE, Kind, Server, keys_of, kinds, last_position, read_until};
+use lookaside_invalidator::source::mysql::MysqlOptions;
+use lookaside_invalidator::{Position, Source as _, SourceError, Start};
+use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
@@ -197,90 +193,6 @@ async fn prepared_transactions_outlive_crashes_of_the_server_and_of_the_reader()
     }
 }
 
-/// Makes `replica` follow `primary`.
-async fn replicate(kind: Kind, primary: &Server, replica: &mut Client) {
-    let port = primary.port;
-    let follow = match kind {
-        Kind::Mariadb => format!(
-            "CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port}, master_user = 'root', \
-             master_use_gtid = slave_pos; START SLAVE"
-        ),
-        Kind::Mysql => format!(
-            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, SOURCE_USER = 'root', \
-             SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1; START REPLICA"
-        ),
-    };
-    replica.run(&follow).await;
-}
-
-async fn promote(kind: Kind, replica: &mut Client) {
-    replica.run(kind.of("STOP SLAVE; RESET SLAVE ALL", "STOP REPLICA; RESET REPLICA ALL")).await;
-}
-
-async fn wait_for_row(client: &mut Client, id: u32) {
-    let until = Instant::now() + DEADLINE;
-    // Before the schema is replicated a query of the table would fail.
-    while client.one("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'app'").await == "0"
-        || client.one(&format!("SELECT COUNT(*) FROM app.user WHERE id = {id}")).await == "0"
-    {
-        assert!(Instant::now() < until, "row {id} is not replicated");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn log_of(server: &Server) -> MysqlLog {
-    MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now))
-}
-
-/// Behind one address a replica takes the place of its primary. Its identity is another, and the reader stopped.
-#[tokio::test]
-async fn promoted_replica_continues_the_log() {
-    for kind in kinds() {
-        let mut primary = kind.start(&[]).await;
-        let replica = kind.start(&["--server-id=2", "--log-slave-updates=ON"]).await;
-        let stranger = kind.start(&["--server-id=3"]).await;
-        let mut client = primary.client().await;
-        let mut promoted = replica.client().await;
-        if kind == Kind::Mysql {
-            // Transactions of its own set-up, which would be errant.
-            promoted.run("RESET BINARY LOGS AND GTIDS").await;
-        }
-        replicate(kind, &primary, &mut promoted).await;
-        client.run(TABLES).await;
-        let mut source = primary.source(Start::Now).await;
-        client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
-        let read = last_position(&read_until(&mut source, "first").await);
-        client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: unread */").await;
-        wait_for_row(&mut promoted, 2).await;
-        promote(kind, &mut promoted).await;
-        client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: not replicated */").await;
-        let ahead = last_position(&read_until(&mut source, "not").await);
-        let former = source.identity().to_owned();
-        primary.kill();
-
-        let log = log_of(&replica);
-        assert_ne!(log.identity().await.expect("an identity"), former);
-        assert_eq!(log.continues(&former, &read).await, Ok(true), "{kind:?}");
-        promoted.run("INSERT INTO app.user VALUES (4, '') /* lookaside: later */").await;
-        promoted.run(END).await;
-        let mut opened = replica.source(Start::At(read.clone())).await;
-        assert_eq!(keys_of(&read_until(&mut opened, "end").await), ["unread", "later", "end"], "{kind:?}");
-
-        // A replica that lacks what was read: caches may hold what its database never had.
-        assert_eq!(log.continues(&former, &ahead).await, Ok(true), "{kind:?}: the same history");
-        let options = MysqlOptions { visible_wait_max: Duration::from_secs(1), ..replica.options() };
-        let mut behind = replica.try_source(options, Start::At(ahead)).await.expect("a source");
-        let error = timeout(DEADLINE, behind.next(1)).await.expect("in time").expect_err("it is not there");
-        assert!(matches!(error, SourceError::PositionLost { .. }), "{kind:?}: {error}");
-
-        stranger.client().await.run(TABLES).await;
-        let other = log_of(&stranger);
-        assert_eq!(other.continues(&former, &read).await, Ok(false), "{kind:?}: another history");
-        assert_eq!(other.continues(&former, &Position("none".into())).await, Ok(false), "{kind:?}");
-        assert_eq!(log.continues("postgres:1", &read).await, Ok(false), "{kind:?}");
-    }
-}
-
 /// A transaction of many rows is compressed by tens of megabytes to one event. It was decompressed as a whole.
 #[tokio::test]
 async fn large_compressed_transactions_are_read_in_parts() {
@@ -305,31 +217,4 @@ async fn large_compressed_transactions_are_read_in_parts() {
         assert_eq!(keys.len(), 25_001, "{kind:?}");
         assert!(keys[24_999].starts_with("row:24:999:"), "{kind:?}: {}", keys[24_999]);
     }
-}
-
-/// A copied data directory, or a removed `auto.cnf`, gives a server another `server_uuid`; its log is the same.
-#[tokio::test]
-async fn server_with_a_new_uuid_continues_its_log() {
-    let Some(mysqld) = fetched::mysqld() else { return };
-    let mut server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let mut source = server.source(Start::Now).await;
-    client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
-    let read = last_position(&read_until(&mut source, "first").await);
-    client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: unread */").await;
-    let former = source.identity().to_owned();
-    server.kill();
-    std::fs::remove_file(server.path("data/auto.cnf")).expect("the file of the UUID");
-    server.restart().await;
-    let log = log_of(&server);
-    assert_ne!(log.identity().await.expect("an identity"), former);
-    assert_eq!(log.continues(&former, &read).await, Ok(true));
-    let mut client = server.client().await;
-    client.run(END).await;
-    let mut source = server.source(Start::At(read)).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["unread", "end"]);
-    client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: more */").await;
-    let commits = read_until(&mut source, "more").await;
-    assert!(last_position(&commits).0.contains(','), "transactions of both: {commits:?}");
 }

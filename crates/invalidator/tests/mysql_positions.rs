@@ -61,8 +61,8 @@ async fn each_domain_resumes_on_its_own() {
     let again = keys_of(&read_until(&mut resumed, "key:5").await);
     assert_eq!(again, ["key:2", "key:3", "key:4", "key:5"], "a domain that was not known yet is read from its start");
     // In the opposite case the server would silently start from the beginning.
-    let mut other = server.source(Start::At(Position("0-1-1,9-1-1".into()))).await;
-    let error = tokio::time::timeout(DEADLINE, other.next(1)).await.expect("in time").expect_err("another's position");
+    let other = Start::At(Position("0-1-1,9-1-1".into()));
+    let error = server.try_source(server.options(), other).await.err().expect("another's position");
     assert!(matches!(&error, SourceError::PositionLost { why, .. } if why.contains("domain 9")), "{error}");
 }
 
@@ -144,8 +144,8 @@ async fn positions_that_the_log_no_longer_has_are_lost() {
     client.purge_log_before(&second).await;
     // The beginning, a purged position, a future one, and one of another server.
     for position in ["none", &old.0, "0-1-4000", "5-1-1"] {
-        let mut source = server.source(Start::At(Position(position.into()))).await;
-        let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err(position);
+        let start = Start::At(Position(position.into()));
+        let error = server.try_source(server.options(), start).await.err().expect(position);
         let SourceError::PositionLost { position: lost, why } = error else { panic!("{position}: {error}") };
         assert_eq!(lost.0, position, "{why}");
     }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Position,
     pipeline::positions::SavedPosition,
-    source::{SHARED_STATE_TABLE, postgres::SeenTables},
+    source::{SHARED_STATE_TABLE, UnresolvedPrepared, postgres::SeenTables},
 };
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -132,6 +132,8 @@ struct StateText {
 struct PositionText {
     log: String,
     position: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unresolved_xa: Option<UnresolvedPrepared>,
 }
 
 impl ElectionRecord {
@@ -139,8 +141,8 @@ impl ElectionRecord {
     pub fn to_text(&self) -> String {
         let ElectionRecord { lock, hung_after, state, .. } = self;
         let clusters = state.positions.iter().map(|(cluster, saved)| {
-            let text = PositionText { log: saved.log_identity.clone(), position: saved.position.0.clone() };
-            (cluster.clone(), text)
+            let SavedPosition { log_identity, position, unresolved } = saved.clone();
+            (cluster.clone(), PositionText { log: log_identity, position: position.0, unresolved_xa: unresolved })
         });
         let text = StateText {
             format: FORMAT,
@@ -172,7 +174,8 @@ impl ElectionRecord {
             return Err(RecordError(format!("the state in the table {TABLE} has format {format}, of a newer version")));
         }
         let positions = text.clusters.into_iter().map(|(cluster, text)| {
-            (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
+            let PositionText { log, position, unresolved_xa } = text;
+            (cluster, SavedPosition { log_identity: log, position: Position(position), unresolved: unresolved_xa })
         });
         let tables = text.tables.as_ref().map(SeenTables::parse).transpose().map_err(malformed)?.flatten();
         let state = SharedState {
@@ -199,8 +202,13 @@ mod tests {
 
     #[test]
     fn state_is_read_as_it_is_written() {
-        let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
-        let positions = [("one".to_owned(), saved)].into();
+        let unresolved = Some(UnresolvedPrepared::from_names(["x'61',x'',1".to_owned()].into()));
+        let saved = |unresolved| SavedPosition {
+            log_identity: "mysql:1\"'\\".into(),
+            position: Position("a:1-5".into()),
+            unresolved,
+        };
+        let positions = [("one".to_owned(), saved(unresolved)), ("two".to_owned(), saved(None))].into();
         let stored = serde_json::json!({ "format": 2, "tables": [["app", "users", "s", "p", true]] });
         let tables = SeenTables::parse(&stored).expect("well-formed");
         let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
@@ -212,6 +220,13 @@ mod tests {
             let record = ElectionRecord { lock, hung_after, state: state.clone(), ..ElectionRecord::default() };
             assert_eq!(parse(&record.to_text()), Ok(record));
         }
+    }
+
+    #[test]
+    fn a_position_of_a_version_without_unresolved_transactions_is_read() {
+        let text = r#"{"format":1,"clusters":{"one":{"log":"mariadb:0-1","position":"0-1-5"}}}"#;
+        let position = parse(text).expect("well-formed").state.positions["one"].clone();
+        assert_eq!((position.position.0.as_str(), position.unresolved), ("0-1-5", None));
     }
 
     #[test]

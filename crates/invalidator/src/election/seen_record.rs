@@ -78,7 +78,8 @@ mod tests {
     use crate::{Position, pipeline::positions::SavedPosition};
 
     fn record(holder: &str, counter: u64) -> ElectionRecord {
-        let saved = SavedPosition { log_identity: "log".into(), position: Position(counter.to_string()) };
+        let position = Position(counter.to_string());
+        let saved = SavedPosition { log_identity: "log".into(), position, unresolved: None };
         let state = SharedState { positions: [("one".to_owned(), saved)].into(), ..SharedState::default() };
         ElectionRecord { version: RecordVersion { holder: holder.into(), counter }, state, ..ElectionRecord::default() }
     }

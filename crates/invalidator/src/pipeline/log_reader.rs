@@ -14,7 +14,10 @@
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
-//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried.
+//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried, whatever another
+//!   reading from the lost position would find.
+//! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source was
+//!   opened there, and routers are notified that a cluster is up to date after that.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{
@@ -22,7 +25,7 @@ use super::{
     positions::{PositionError, PositionStore},
 };
 use crate::{
-    CommitLog, Commits, Position, SourceError, Start,
+    CommitLog, Commits, OpenedSource, Position, SourceError, Start,
     observe::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -137,8 +140,14 @@ impl LogReader {
             tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
+        if let Some((position, unresolved)) =
+            saved.as_ref().and_then(|saved| Some((&saved.position, saved.unresolved.clone()?)))
+        {
+            self.log.begin_at(position, unresolved);
+        }
         let mut log_identity = saved.map(|saved| saved.log_identity);
-        let mut loss = self.positions.loss();
+        let loss = self.positions.loss().zip(from.clone());
+        let mut loss = loss.map(|(why, position)| SourceError::PositionLost { position, why });
         let (mut delay, mut loss_delay) = (RETRY_DELAY_MIN, LossDelay::default());
         let (mut log, mut reported_loss) = (FailureThrottles::default(), None);
         loop {
@@ -148,6 +157,7 @@ impl LogReader {
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
                 self.report_loss(&error, &mut reported_loss);
+                loss = Some(error.clone());
                 match self.recover_lost_position(error, &log_identity, &mut from).await {
                     Ok(()) => {
                         (loss, reported_loss) = (None, None);
@@ -207,13 +217,13 @@ impl LogReader {
         error.retry_delay_max()
     }
 
-    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` says why
-    /// deletes after that are lost; `None` if they are not, as far as is known.
+    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` is the loss
+    /// of deletes after that from which the cluster has not recovered; `None` if there is none, as far as is known.
     async fn read_source(
         &self,
         log_identity: &mut Option<String>,
         from: &mut Option<Position>,
-        loss: &Option<String>,
+        loss: &Option<SourceError>,
         start_throttle: &mut LogThrottle<Instant>,
     ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
@@ -230,8 +240,8 @@ impl LogReader {
             tracing::warn!(cluster, log = actual, former = *saved, "another server continues the commit log");
             saved.clone_from(&actual);
         }
-        if let (Some(why), Some(position)) = (loss, &*from) {
-            return Err(SourceError::PositionLost { position: position.clone(), why: why.clone() }.into());
+        if let Some(loss) = loss {
+            return Err(loss.clone().into());
         }
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
@@ -244,6 +254,7 @@ impl LogReader {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
+        self.begin_at(&opened);
         self.send_start(actual, position.clone()).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
@@ -287,9 +298,18 @@ impl LogReader {
                  (flush_all on its servers)"
             );
         }
+        // Only now: until the cluster is flushed, the loss must be found again after a crash.
+        self.begin_at(&opened);
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
         self.send_start(log_identity, opened.position).await
+    }
+
+    /// What was prepared before the source began to read has a meaning from now on.
+    fn begin_at(&self, opened: &OpenedSource) {
+        if let Some(unresolved) = opened.source.unresolved_prepared() {
+            self.log.begin_at(&opened.position, unresolved);
+        }
     }
 
     async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {

@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! STATE_DIR/<cluster>.position.json   {"format":1,"log":"sqlite:/srv/app.db","cluster":"front-1","position":"4711"}
+//!                                     {...,"position":"0-1-5","unresolved_xa":{"named":["x'6f6c64',x'',1"]}}
 //! ```
+//!
+//! A file without `unresolved_xa` is one of another database or of an earlier version. An earlier version ignores it, and
+//! saves positions without it.
 //!
 //! After a crash the file holds the old position or the new one ([`crate::state_file`]).
 //!
@@ -11,6 +15,7 @@
 
 use crate::{
     Position,
+    source::UnresolvedPrepared,
     state_file::{self, run_blocking},
 };
 use lookaside_routing::BoxFuture;
@@ -30,6 +35,9 @@ pub struct SavedPosition {
     pub log_identity: String,
     /// All deletes up to here have been acknowledged.
     pub position: Position,
+    /// Transactions that were prepared before reading first began, and not resolved at the position; `None` if that is not
+    /// known, or if the log has no such transactions.
+    pub unresolved: Option<UnresolvedPrepared>,
 }
 
 /// Stores the position of one pipeline durably.
@@ -110,6 +118,8 @@ struct FileContent {
     log_identity: String,
     cluster: String,
     position: String,
+    #[serde(default, rename = "unresolved_xa", skip_serializing_if = "Option::is_none")]
+    unresolved: Option<UnresolvedPrepared>,
 }
 
 impl PositionFile {
@@ -133,7 +143,8 @@ impl PositionFile {
         if content.cluster != self.cluster {
             return Err(self.malformed(format!("it is the file of cluster {}", content.cluster)));
         }
-        Ok(Some(SavedPosition { log_identity: content.log_identity, position: Position(content.position) }))
+        let FileContent { log_identity, position, unresolved, .. } = content;
+        Ok(Some(SavedPosition { log_identity, position: Position(position), unresolved }))
     }
 
     /// Writes the position; blocks until it is on disk.
@@ -143,6 +154,7 @@ impl PositionFile {
             log_identity: saved.log_identity.clone(),
             cluster: self.cluster.clone(),
             position: saved.position.0.clone(),
+            unresolved: saved.unresolved.clone(),
         };
         let bytes = serde_json::to_vec(&content).expect("text and numbers can be written as JSON");
         state_file::replace(&self.path, &bytes).map_err(|why| self.io(why))
@@ -176,7 +188,24 @@ mod tests {
     use std::fs;
 
     fn saved(position: &str) -> SavedPosition {
-        SavedPosition { log_identity: "log-1".into(), position: Position(position.into()) }
+        SavedPosition { log_identity: "log-1".into(), position: Position(position.into()), unresolved: None }
+    }
+
+    #[test]
+    fn unresolved_transactions_are_read_back_and_may_be_missing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, path) = (PositionFile::new(directory.path(), "a"), directory.path().join("a.position.json"));
+        let named = UnresolvedPrepared::from_names(["x'61',x'',1".to_owned()].into());
+        for unresolved in [None, Some(UnresolvedPrepared::none()), Some(named), Some(UnresolvedPrepared::Unknown)] {
+            let saved = SavedPosition { unresolved, ..saved("1") };
+            file.write(&saved).expect("the file is written");
+            assert_eq!(file.read().expect("the file is read"), Some(saved));
+        }
+        // Of a version without them; and what such a version ignores.
+        fs::write(&path, r#"{"format":1,"log":"log-1","cluster":"a","position":"1"}"#).expect("the file is written");
+        assert_eq!(file.read().expect("it is not refused"), Some(saved("1")));
+        fs::write(&path, r#"{"format":1,"log":"log-1","cluster":"a","position":"1","later":[]}"#).expect("written");
+        assert_eq!(file.read().expect("it is not refused"), Some(saved("1")));
     }
 
     #[test]

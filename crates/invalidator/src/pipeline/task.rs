@@ -1,5 +1,7 @@
 //! The event loop of a pipeline: admits commits, sends batches, applies their results, and saves the position.
 
+mod saving;
+
 use super::{
     Pipeline,
     batch_window::{BatchNumber, BatchWindow},
@@ -20,21 +22,15 @@ use crate::{
 };
 use lookaside_client::spawn_in;
 use lookaside_telemetry::LogThrottle;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
 };
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep_until},
 };
-
-/// How long a pipeline waits at shutdown for the results of batches in flight.
-const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Pipeline {
     /// Runs until `shutdown` is true or its sender is dropped, and saves the position; or until an error that no retry
@@ -418,49 +414,6 @@ impl PipelineTask {
         }
     }
 
-    fn schedule_save(&mut self) {
-        let at = Instant::now() + self.pipeline.options.save_every;
-        self.in_flight.save_at.get_or_insert(at);
-    }
-
-    fn save_when_due(&mut self) {
-        if self.in_flight.is_saving || self.in_flight.save_at.is_none_or(|at| at > Instant::now()) {
-            return;
-        }
-        let position = self.position_to_save().expect("the position has moved");
-        self.in_flight.save_at = None;
-        self.in_flight.is_saving = true;
-        let positions = self.pipeline.positions.clone();
-        spawn_in(&mut self.in_flight.tasks, async move {
-            let result = positions.save(position.clone()).await;
-            TaskResult::Save(position, result)
-        });
-    }
-
-    fn position_to_save(&self) -> Option<SavedPosition> {
-        let (log_identity, pending) = self.pending.as_ref()?;
-        Some(SavedPosition { log_identity: log_identity.clone(), position: pending.safe_position().clone() })
-    }
-
-    fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {
-        self.in_flight.is_saving = false;
-        match result {
-            Ok(()) => {
-                self.has_saved_position = true;
-                self.pipeline.log.release(&saved.position);
-                self.statistics.set_saved_position(saved.position);
-            }
-            Err(why) => {
-                // An older position on disk costs repeated deletes after a crash, and loses none.
-                self.statistics.save_failures.add(1);
-                if self.failure_log.save_failure.allow(Instant::now()).is_some() {
-                    tracing::error!(cluster = self.statistics.name, %why, "saving the position failed; retrying");
-                }
-                self.schedule_save();
-            }
-        }
-    }
-
     /// When to act next if nothing arrives before.
     fn next_wakeup(&self) -> Option<Instant> {
         let (now, window) = (Instant::now(), &self.in_flight.window);
@@ -484,21 +437,6 @@ impl PipelineTask {
         self.buffered.is_none()
             && self.in_flight.window.is_empty()
             && self.pending.as_ref().is_none_or(|(_, pending)| pending.keys() == 0)
-    }
-
-    /// Collects the results in flight, for a limited time, and saves the position.
-    async fn drain_and_save(&mut self) {
-        let deadline = Instant::now() + SHUTDOWN_WAIT_MAX;
-        while let Ok(Some(result)) = timeout_at(deadline, self.in_flight.tasks.join_next()).await {
-            self.handle_result(result.expect("neither a delivery nor a save panics"));
-        }
-        let saved = self.statistics.saved_position();
-        let unsaved = self.position_to_save().filter(|position| Some(&position.position) != saved.as_ref());
-        // A save that still hangs would finish later and replace a newer position by its older one.
-        if let Some(position) = unsaved.filter(|_| !self.in_flight.is_saving) {
-            let result = self.pipeline.positions.save(position.clone()).await;
-            self.complete_save(position, result);
-        }
     }
 }
 

@@ -8,10 +8,12 @@ pub mod postgres;
 mod source_url;
 pub mod sqlite;
 pub mod tls;
+mod unresolved_prepared;
 
 pub use anomalies::Anomalies;
 pub use password::Password;
 pub use source_url::SourceUrl;
+pub use unresolved_prepared::UnresolvedPrepared;
 
 use lookaside_routing::BoxFuture;
 use std::{
@@ -165,6 +167,12 @@ pub trait Source: Send {
         false
     }
 
+    /// The transactions that were prepared before the position where this was opened, and whose keys it does not read;
+    /// `None` if the log has no prepared transactions. `None` by default.
+    fn unresolved_prepared(&self) -> Option<UnresolvedPrepared> {
+        None
+    }
+
     /// When the oldest part of the log began that this has read; `None` if the log does not show that.
     fn log_begins_at(&self) -> Option<SystemTime> {
         None
@@ -273,6 +281,20 @@ pub trait CommitLog: Send + Sync {
     /// Where an earlier reader of this log left off, if the log remembers that. `None` by default.
     fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Called when reading counts from `position` on: with what was saved beside it, or with what a source says that was
+    /// opened there ([`Source::unresolved_prepared`]), once all that came before is deleted or known to be lost. Does nothing
+    /// by default.
+    fn begin_at(&self, position: &Position, unresolved: UnresolvedPrepared) {
+        let _ = (position, unresolved);
+    }
+
+    /// What must be saved beside `position`, for the next process to notice that such a transaction is committed; `None` if
+    /// nothing is known of any. `None` by default.
+    fn unresolved_at(&self, position: &Position) -> Option<UnresolvedPrepared> {
+        let _ = position;
+        None
     }
 
     /// Whether `error`, which this returned, is logged already. False by default.

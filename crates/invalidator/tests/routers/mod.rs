@@ -18,6 +18,14 @@ use tokio::{sync::watch, time::timeout};
 /// As long as the daemon waits for a router by default.
 pub const ROUTER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The key whose value is the state of a router's start gate.
+pub const START_GATE: &str = "__mcrouter__.start_gate";
+
+/// The key of a report to a router that waits.
+fn caught_up(token: &str) -> String {
+    format!("__mcrouter__.caught_up({token})")
+}
+
 /// How a router behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
@@ -81,6 +89,25 @@ impl FakeRouter {
 
     pub fn gets(&self) -> Vec<String> {
         self.probes.lock().expect("no panic").clone()
+    }
+
+    /// Waits at its start gate, as run `token`.
+    pub fn close_gate(&self, token: &str) {
+        let state = (START_GATE.into(), format!("waiting {token}"));
+        *self.values.lock().expect("no panic") = vec![state, (caught_up(token), "open".into())];
+        self.probes.lock().expect("no panic").clear();
+    }
+
+    /// Whether a probe has found it waiting as run `token`.
+    pub fn is_waiting(&self, token: &str) -> bool {
+        let waits = format!("waiting {token}");
+        let is_closed = self.values.lock().expect("no panic").iter().any(|(_, value)| *value == waits);
+        is_closed && self.gets().iter().any(|key| key == START_GATE)
+    }
+
+    /// Whether it was notified, as run `token`, that its cluster is up to date.
+    pub fn is_notified(&self, token: &str) -> bool {
+        self.gets().contains(&caught_up(token))
     }
 
     fn execute(&self, request: &Request<Bytes>) -> Outcome {

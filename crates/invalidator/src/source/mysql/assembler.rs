@@ -5,7 +5,7 @@
 //! | statements, inserted outbox rows, rows of tables with a rule | collected, each once per transaction |
 //! | end of the transaction | emitted as a commit, at its position |
 //! | XA PREPARE | held under the transaction's name |
-//! | XA COMMIT | the held keys are emitted; if they were given up, deletes are lost |
+//! | XA COMMIT | the held keys are emitted; if they were given up, or its XA PREPARE came before all that is read, deletes are lost |
 //! | XA ROLLBACK | the held keys are dropped |
 //!
 //! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
@@ -21,6 +21,7 @@
 //!   it, so a restart in between reads all of it again.
 
 mod collect;
+mod prepared;
 
 use super::{
     event::{BinlogEvent, EventData},
@@ -32,13 +33,14 @@ use super::{
     row_tables::RowTables,
     statement,
     statement_tokens::possible_modes,
+    unresolved::UnresolvedTransactions,
     unsafe_setting::UnsafeSetting,
     visibility_target::{LogEnd, VisibilityTarget},
-    xa::{KEYS_HELD_MAX, PreparedTransactions, Resolved, TRANSACTIONS_HELD_MAX},
+    xa::{KEYS_HELD_MAX, PreparedTransactions, TRANSACTIONS_HELD_MAX},
 };
 use crate::{Commit, Position, SourceError, keys::SqlMode, source::Anomalies};
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -69,7 +71,7 @@ pub struct Assembler {
     compressed: Option<TransactionPayload>,
     prepared: PreparedTransactions,
     /// Transactions whose commit is a loss, if their XA PREPARE is not read.
-    unresolved: BTreeSet<String>,
+    unresolved: UnresolvedTransactions,
     /// Complete commits, in order.
     ready: VecDeque<Commit>,
     rejected: u64,
@@ -97,7 +99,7 @@ impl Assembler {
             open: None,
             compressed: None,
             prepared: PreparedTransactions::default(),
-            unresolved: BTreeSet::new(),
+            unresolved: UnresolvedTransactions::default(),
             ready: VecDeque::new(),
             rejected: 0,
             anomalies: Anomalies::default(),
@@ -157,11 +159,6 @@ impl Assembler {
     pub fn needs_catalogue(&mut self) -> bool {
         let for_outbox_tables = self.outbox_tables.as_ref().is_some_and(|tables| tables.needed_names().is_some());
         for_outbox_tables || self.row_tables.needed_catalogue().is_some()
-    }
-
-    /// The deletes of these transactions were not sent before reading began. The XA PREPARE of some may be read.
-    pub fn set_unresolved(&mut self, unresolved: BTreeSet<String>) {
-        self.unresolved = unresolved;
     }
 
     /// The number of invalid keys.
@@ -261,7 +258,7 @@ impl Assembler {
             EventData::Other => {}
         }
         self.emit_without_gtid(time_s, received_at);
-        Ok(())
+        self.check_unresolved()
     }
 
     /// Emits keys outside of any transaction at once: without a beginning there is no end.
@@ -304,7 +301,7 @@ impl Assembler {
     fn take_unfinished(&mut self) -> Result<Option<OpenTransaction>, SourceError> {
         match self.open.take() {
             Some(unfinished) if unfinished.is_given_up => {
-                self.report_lost("a transaction without an end")?;
+                self.report_unknown_keys("a transaction without an end")?;
                 Ok(None)
             }
             unfinished => Ok(unfinished.filter(|unfinished| !unfinished.keys.is_empty())),
@@ -312,12 +309,16 @@ impl Assembler {
     }
 
     /// A transaction is committed, and its keys are not known.
-    fn report_lost(&self, transaction: &str) -> Result<(), SourceError> {
-        let why = format!(
+    fn report_unknown_keys(&self, transaction: &str) -> Result<(), SourceError> {
+        self.report_lost(format!(
             "{transaction} is committed, and the keys that it named are not known: it was prepared before reading began, \
              or prepared transactions named over {KEYS_HELD_MAX} keys, or over {TRANSACTIONS_HELD_MAX} were prepared at \
              the same time"
-        );
+        ))
+    }
+
+    /// Deletes are lost, unless the daemon has sent them.
+    fn report_lost(&self, why: String) -> Result<(), SourceError> {
         if self.is_replay {
             tracing::warn!(why, "keys are not replayed");
             return Ok(());
@@ -395,6 +396,7 @@ impl Assembler {
         } else if let Some(xid) = after(b"XA ROLLBACK ") {
             self.prepared.remove(&xid);
             self.commit_open(time_s, received_at)?;
+            self.unresolved.resolve(&xid, &self.read_position);
         } else {
             let modes = possible_modes(sql, sql_mode);
             self.anomalies.without_rows += u64::from(statement::changes_rows(sql, &modes));
@@ -418,7 +420,7 @@ impl Assembler {
     fn commit_open(&mut self, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
         if let Some(mut open) = self.open.take() {
             if open.is_given_up {
-                self.report_lost("an XA transaction")?;
+                self.report_unknown_keys("an XA transaction")?;
             }
             if open.has_no_gtid() {
                 self.report_without_gtid(&open);
@@ -457,46 +459,6 @@ impl Assembler {
             };
             self.ready.push_back(Commit { position, keys: part.to_vec(), committed_at });
         }
-    }
-
-    /// Holds the keys of the open transaction, which is prepared.
-    fn prepare_open(&mut self, xid: String) {
-        let Some(open) = self.open.take() else { return };
-        let before = self.read_position.clone();
-        open.gtid.add_to(&mut self.read_position);
-        self.transactions_read += 1;
-        let keys = (!open.is_given_up).then_some(open.keys);
-        if !self.prepared.insert(xid, keys, before) {
-            tracing::warn!(
-                "over {TRANSACTIONS_HELD_MAX} transactions are prepared, so the newest is given up: its commit will \
-                 count as lost deletes (--on-position-lost)"
-            );
-        }
-    }
-
-    /// Emits the keys of a prepared transaction, which is committed.
-    fn commit_prepared(&mut self, xid: &str, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
-        // Read before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
-        let before = Position(self.resume_position().to_string());
-        let keys = match self.prepared.remove(xid) {
-            Resolved::Held(keys) => {
-                if !matches!(self.open, Some(OpenTransaction { gtid: Gtid::Mysql { .. }, .. })) {
-                    self.visibility_target.xids.push(xid.to_owned());
-                }
-                keys
-            }
-            Resolved::Unread if !self.unresolved.contains(xid) => {
-                tracing::debug!(xid, "the deletes of this XA transaction were sent before reading began");
-                Vec::new()
-            }
-            Resolved::GivenUp | Resolved::Unread => {
-                self.report_lost(&format!("XA transaction {xid}"))?;
-                Vec::new()
-            }
-        };
-        let open = self.open.take().unwrap_or_else(|| OpenTransaction::new(Gtid::Missing, None));
-        self.emit_from(before, open, keys, time_s, received_at);
-        Ok(())
     }
 }
 

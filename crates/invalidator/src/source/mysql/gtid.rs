@@ -39,6 +39,15 @@ impl GtidPosition {
         }
     }
 
+    /// Whether this contains all transactions of `other`. False unless both are of one kind of server.
+    pub fn covers(&self, other: &GtidPosition) -> bool {
+        match (self, other) {
+            (GtidPosition::Mariadb(list), GtidPosition::Mariadb(other)) => list.covers(other),
+            (GtidPosition::Mysql(set), GtidPosition::Mysql(other)) => set.covers(other),
+            _ => false,
+        }
+    }
+
     /// Parses the text of a position of the same kind of server.
     pub fn parse_same_kind(&self, text: &str) -> Option<GtidPosition> {
         match self {

@@ -123,6 +123,7 @@ impl Server {
     ) -> Result<PacketStream, SourceError> {
         let mut connection = MysqlConnection::open(network, options).await?;
         let server_id = options.server_id.unwrap_or(SERVER_ID_FIRST | connection.id);
+        self.check_is_same(&mut connection).await?;
         self.check_position_available(&mut connection, from).await?;
         let period_ns = options.heartbeat.as_nanos();
         connection
@@ -139,6 +140,20 @@ impl Server {
             return Err(super::connection::error_of(&reply)?.into_source_error(&options.user));
         }
         connection.into_stream(&dump_command(from, server_id)).await
+    }
+
+    /// Fails if `connection` leads to another server: the address has been moved in between.
+    async fn check_is_same(&self, connection: &mut MysqlConnection) -> Result<(), SourceError> {
+        let sql = match self.kind {
+            ServerKind::Mysql => "SELECT CONCAT('mysql:', @@global.server_uuid)",
+            ServerKind::Mariadb => "SELECT CONCAT('mariadb:', @@global.gtid_domain_id, '-', @@global.server_id)",
+        };
+        let found = connection.query_one(sql).await?.unwrap_or_default();
+        if found != self.identity {
+            let why = format!("the address led to {} first, and to {found} then", self.identity);
+            return Err(SourceError::Unreachable { why });
+        }
+        Ok(())
     }
 
     /// Fails if the server does not know all of `from`. The dump itself would silently start from the beginning.

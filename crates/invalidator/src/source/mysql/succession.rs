@@ -2,8 +2,8 @@
 //! `server_uuid`.
 //!
 //! Serves the start of the delete path. GTIDs mean the same on each server of a replication topology. A server of the
-//! same history that lacks a part of the position (an asynchronous replica that was promoted) is found when the dump
-//! begins: the position is lost then, and the operator chooses.
+//! same history that lacks a part of the position (an asynchronous replica that was promoted) is found when a source is
+//! opened: it refuses the dump, the position is lost, and the operator chooses.
 
 use super::{
     connection::MysqlConnection,

@@ -6,22 +6,28 @@
 //! | XA COMMIT of a transaction that is not held, because | deletes |
 //! |---|---|
 //! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
-//! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]) | are lost |
-//! | it was prepared before that start, and still when a later process began to read ([`list_unresolved`]) | are lost |
+//! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]); its name is saved with the positions ([`unresolved`](super::unresolved)) | are lost |
+//! | it was prepared before a position without such names (`--from`, a file of an earlier version), and still when reading began there ([`list_prepared`]) | are lost |
+//! | any may be one of these: the server refused to list them, or there were too many to be named | are lost |
 //! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
 //!
-//! One gap is left: a transaction that was prepared before a start from the present, and committed while no process
-//! reads, is taken for one of the last row, since the server does not list it any more.
+//! One gap is left: behind a position without names a transaction that was resolved before the server was asked is taken
+//! for one of the last row, since the server does not list it any more.
 
 use super::{
     connection::{MysqlConnection, Row, text},
     event::xid_text,
     gtid::GtidPosition,
+    unresolved::UnresolvedHistory,
 };
 use crate::{
     Position, SourceError,
-    source::packed_position::{PackedPosition, PositionPacker},
+    source::{
+        UnresolvedPrepared,
+        packed_position::{PackedPosition, PositionPacker},
+    },
 };
+use lookaside_sync::Mutex;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
@@ -41,8 +47,8 @@ const QUERY_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a start waits for prepared transactions that it cannot list. Most are resolved within milliseconds.
 const UNLISTED_WAIT: Duration = Duration::from_secs(1);
 
-/// The most names in a warning.
-const NAMES_LOGGED_MAX: usize = 10;
+/// The most names in a message.
+pub const NAMES_LOGGED_MAX: usize = 10;
 
 /// The most names of transactions that are not held for their number. Beyond that number names are not kept.
 const NAMES_GIVEN_UP_MAX: usize = 100_000;
@@ -151,31 +157,22 @@ impl PreparedTransactions {
 pub async fn wait_until_resolved(
     connection: &mut MysqlConnection,
     wait_max: Duration,
-) -> Result<BTreeSet<String>, SourceError> {
-    let rows = match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
-        Ok(rows) => rows,
-        Err(error) => {
-            let why = error.message;
-            tracing::warn!(
-                why,
-                "XA RECOVER failed: the keys of transactions that are prepared now are not known, and their commits will not \
-                 be noticed"
-            );
-            tokio::time::sleep(UNLISTED_WAIT.min(wait_max)).await;
-            return Ok(BTreeSet::new());
-        }
+    history: &Mutex<UnresolvedHistory>,
+) -> Result<UnresolvedPrepared, SourceError> {
+    let Some(first) = list_prepared(connection, history, false).await? else {
+        tokio::time::sleep(UNLISTED_WAIT.min(wait_max)).await;
+        return Ok(UnresolvedPrepared::Unknown);
     };
-    let first: Vec<String> = rows.iter().filter_map(xid_of_row).collect();
     if first.is_empty() {
-        return Ok(BTreeSet::new());
+        return Ok(UnresolvedPrepared::none());
     }
     tracing::info!(transactions = first.len(), "waiting for prepared transactions to commit or roll back");
     let deadline = Instant::now() + wait_max;
     loop {
-        let listed = list_prepared(connection).await?;
+        let listed = query_prepared(connection).await?;
         let unresolved: Vec<&String> = first.iter().filter(|xid| listed.contains(*xid)).collect();
         if unresolved.is_empty() {
-            return Ok(BTreeSet::new());
+            return Ok(UnresolvedPrepared::none());
         }
         if Instant::now() >= deadline {
             let shown = &unresolved[..unresolved.len().min(NAMES_LOGGED_MAX)];
@@ -185,33 +182,47 @@ pub async fn wait_until_resolved(
                 "transactions were prepared before reading begins, so the keys that they named are not known: the \
                  commit of one of them will count as lost deletes (--on-position-lost). Resolve them (XA RECOVER)"
             );
-            return Ok(unresolved.into_iter().cloned().collect());
+            return Ok(UnresolvedPrepared::from_names(unresolved.into_iter().cloned().collect()));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// The transactions that are prepared now; none if the server does not list them. The commit of one whose XA PREPARE is not
-/// read from here on was never seen: a position is saved only when what is resolved before it has left the list.
-pub async fn list_unresolved(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
-    match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
-        Ok(rows) => Ok(rows.iter().filter_map(xid_of_row).collect()),
-        Err(error) => {
-            // The first start has warned of it.
-            tracing::debug!(why = error.message, "XA RECOVER failed");
-            Ok(BTreeSet::new())
-        }
+/// The transactions that are prepared now; `None` if the server refuses to list them, which is logged once for each reason.
+/// The commit of one whose XA PREPARE is not read from here on was never seen: a position is saved only when what is
+/// resolved before it has left the list. `has_names` if those that were prepared before reading began are known by name.
+pub async fn list_prepared(
+    connection: &mut MysqlConnection,
+    history: &Mutex<UnresolvedHistory>,
+    has_names: bool,
+) -> Result<Option<BTreeSet<String>>, SourceError> {
+    let listed = connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await?;
+    let refusal = listed.as_ref().err().map(|error| error.message.as_str());
+    let is_new = history.lock().note_refusal(refusal);
+    match (refusal.filter(|_| is_new), has_names) {
+        (None, _) => {}
+        (Some(why), true) => tracing::warn!(
+            why,
+            "XA RECOVER failed: whether a transaction that was prepared before reading began has ended outside of the log \
+             is not known, and its deletes are lost then. Grant XA_RECOVER_ADMIN"
+        ),
+        (Some(why), false) => tracing::warn!(
+            why,
+            "XA RECOVER failed: it is not known which transactions were prepared before reading began, so the commit of \
+             each whose XA PREPARE is not read will count as lost deletes (--on-position-lost). Grant XA_RECOVER_ADMIN"
+        ),
     }
+    Ok(listed.ok().map(|rows| rows.iter().filter_map(xid_of_row).collect()))
 }
 
 /// Whether the server lists none of these prepared transactions any more. A transaction leaves the list when its commit
 /// is complete. If its name is prepared again at once, the gate waits for that transaction too.
 pub async fn are_resolved(connection: &mut MysqlConnection, xids: &[String]) -> Result<bool, SourceError> {
-    let listed = list_prepared(connection).await?;
+    let listed = query_prepared(connection).await?;
     Ok(!xids.iter().any(|xid| listed.contains(xid)))
 }
 
-async fn list_prepared(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
+async fn query_prepared(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
     Ok(connection.query("XA RECOVER").await?.iter().filter_map(xid_of_row).collect())
 }
 

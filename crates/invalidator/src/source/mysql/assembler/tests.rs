@@ -5,18 +5,23 @@ use crate::{
     SourceError,
     rules::{RowRules, Rules, TableName},
     source::{
-        Anomalies,
+        Anomalies, UnresolvedPrepared,
         mysql::{
             catalogue::{Declared, tests::declared},
             gtid::{GtidList, GtidPosition},
             options::MysqlOptions,
+            unresolved::{PreparedList, UnresolvedTransactions},
             unsafe_setting::UnsafeSetting,
             xa::{KEYS_HELD_MAX, TRANSACTIONS_HELD_MAX},
         },
     },
 };
 use proptest::prelude::*;
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 fn assembler(has_checksum: bool) -> Assembler {
     Assembler::new(&MysqlOptions::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
@@ -249,11 +254,62 @@ fn prepared_transactions_beyond_the_bound_are_lost_by_their_commit_alone() {
     assert!(feed_until_lost(&mut assembler, &resolve(TRANSACTIONS_HELD_MAX)).is_some(), "it was not held");
 }
 
+/// The names of transactions.
+fn names(of: &[u8]) -> BTreeSet<String> {
+    of.iter().map(|name| format!("x'{name:x}',x'',1")).collect()
+}
+
+fn named(of: &[u8]) -> UnresolvedPrepared {
+    UnresolvedPrepared::Named(names(of))
+}
+
+/// What is unresolved when reading begins; and what the server lists, at which sequence number.
+fn unresolved(begin: UnresolvedPrepared, listed: Option<(&[u8], u64)>) -> UnresolvedTransactions {
+    let end = |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+    let listed = listed.map(|(of, sequence)| PreparedList { names: names(of), end: end(sequence) });
+    UnresolvedTransactions::new(Arc::default(), begin, listed)
+}
+
+/// A transaction that was prepared before reading began, and that has ended without an event: whether it was committed is
+/// not known.
+#[test]
+fn end_that_the_log_does_not_show_is_a_loss() {
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(named(b"abcd"), Some((b"b", 10))));
+    feed_all(&mut reading, &resolve(8, "ROLLBACK", b'a'));
+    feed_all(&mut reading, &prepare(9, b'd', "/* lookaside: again */"));
+    let lost = feed_until_lost(&mut reading, &statement_transaction(10, 0, "")).expect("c is neither");
+    assert!(matches!(&lost, SourceError::PositionLost { why, .. } if why.contains("1 XA") && why.contains("x'63'")));
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(named(b"ab"), Some((b"b", 10))));
+    feed_all(&mut reading, &resolve(9, "ROLLBACK", b'a'));
+    assert_eq!(feed_until_lost(&mut reading, &statement_transaction(10, 0, "")), None);
+    assert_eq!(reading.unresolved(), &named(b"b"));
+}
+
+/// The server refused to list prepared transactions, which was taken for an empty list.
+#[test]
+fn each_unread_transaction_may_be_a_loss_while_they_are_unknown() {
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(UnresolvedPrepared::Unknown, None));
+    feed_all(&mut reading, &prepare(7, b'a', "/* lookaside: read */"));
+    assert_eq!(feed_until_lost(&mut reading, &resolve(8, "COMMIT", b'a')), None);
+    assert_eq!(feed_until_lost(&mut reading, &resolve(9, "ROLLBACK", b'b')), None);
+    let lost = feed_until_lost(&mut reading, &resolve(10, "COMMIT", b'c')).expect("it may be older");
+    assert!(lost.to_string().contains("XA_RECOVER_ADMIN"), "{lost}");
+    // Once they are listed, others are known to have been sent.
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(UnresolvedPrepared::Unknown, Some((b"c", 7))));
+    feed_all(&mut reading, &statement_transaction(7, 0, ""));
+    assert_eq!(feed_until_lost(&mut reading, &resolve(8, "COMMIT", b'd')), None);
+    assert!(feed_until_lost(&mut reading, &resolve(9, "COMMIT", b'c')).is_some());
+}
+
 /// A start from the present waits until prepared transactions are resolved, but not for ever.
 #[test]
 fn commit_of_what_a_start_from_the_present_has_not_waited_for_is_a_loss() {
     let mut assembler = assembler(false);
-    assembler.set_unresolved(["x'62',x'',1".to_owned()].into());
+    assembler.set_unresolved(unresolved(named(b"b"), None));
     assert_eq!(feed_until_lost(&mut assembler, &resolve(8, "COMMIT", b'a')), None, "it was visible at the end");
     feed_all(&mut assembler, &resolve(9, "ROLLBACK", b'c'));
     let lost = feed_until_lost(&mut assembler, &resolve(10, "COMMIT", b'b'));

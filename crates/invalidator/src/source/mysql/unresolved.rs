@@ -1,0 +1,292 @@
+//! Transactions that were prepared (XA) before reading began: whose commit is a loss, and what a later process must know of
+//! them.
+//!
+//! Their keys are in a part of the log that is not read. So their names are saved beside each position, and the next reader
+//! takes the XA COMMIT of one of them for a loss, although the server does not list it any more.
+//!
+//! ```text
+//! start from the present -> XA RECOVER -> unresolved ---- saved position: unresolved there ----> next reader
+//!                                           |  XA ROLLBACK, or XA PREPARE of a later one: resolved from there on
+//!                                           |  XA COMMIT: a loss
+//!                                           |  neither in the log, nor listed by the server: a loss
+//! ```
+//!
+//! Invariants:
+//! * What is saved with a position holds there: a name that is resolved behind the position is still saved with it, since a
+//!   restart reads the end of that transaction again.
+//! * If the server does not list the transactions, any whose XA PREPARE was not read may be one of them. As soon as a reader
+//!   gets a list, and has read the log up to then, only those in the list can be.
+
+use super::gtid::{self, GtidPosition};
+use crate::{Position, source::UnresolvedPrepared};
+use lookaside_sync::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+/// How many starts are remembered. Only those after the oldest position that is not saved yet are needed.
+const STARTS_MAX: usize = 100;
+
+/// What was unresolved at each position, for the one reader of a log that saves positions.
+#[derive(Default)]
+pub struct UnresolvedHistory {
+    /// Newest first.
+    starts: VecDeque<ReadingStart>,
+    /// Whether an older one was dropped, for their number.
+    is_truncated: bool,
+    /// Why the server last refused to list prepared transactions; `None` if it did not.
+    refusal: Option<String>,
+}
+
+/// From a position on, transactions that were prepared before it are known, or known to be unknown.
+struct ReadingStart {
+    position: Position,
+    unresolved: UnresolvedPrepared,
+    /// From where on some of them are resolved.
+    resolved: BTreeMap<String, Position>,
+}
+
+impl UnresolvedHistory {
+    /// From `position` on these are unresolved, until more is read.
+    pub fn begin_at(&mut self, position: &Position, unresolved: UnresolvedPrepared) {
+        if self.at(position).as_ref() == Some(&unresolved) {
+            return;
+        }
+        self.is_truncated |= self.starts.len() == STARTS_MAX;
+        self.starts.truncate(STARTS_MAX - 1);
+        let (position, resolved) = (position.clone(), BTreeMap::new());
+        self.starts.push_front(ReadingStart { position, unresolved, resolved });
+    }
+
+    /// What is unresolved at `position`; `None` if no reader has begun there or before.
+    pub fn at(&self, position: &Position) -> Option<UnresolvedPrepared> {
+        let covers = |other: &Position| gtid::covers(&position.0, &other.0);
+        let Some(start) = self.starts.iter().find(|start| covers(&start.position)) else {
+            return self.is_truncated.then_some(UnresolvedPrepared::Unknown);
+        };
+        let UnresolvedPrepared::Named(names) = &start.unresolved else { return Some(UnresolvedPrepared::Unknown) };
+        let is_resolved = |xid: &String| start.resolved.get(xid).is_some_and(covers);
+        Some(UnresolvedPrepared::Named(names.iter().filter(|xid| !is_resolved(xid)).cloned().collect()))
+    }
+
+    /// The log is read again from `position` on, maybe that of another server, which has other transactions behind it.
+    pub fn rewind(&mut self, position: &Position) {
+        let covers = |other: &Position| gtid::covers(&position.0, &other.0);
+        self.starts.retain(|start| covers(&start.position));
+        for start in &mut self.starts {
+            start.resolved.retain(|_, from| covers(from));
+        }
+    }
+
+    /// Notes whether the server lists prepared transactions: why it refuses to, or `None`. Returns whether that is a refusal
+    /// for another reason than before.
+    pub fn note_refusal(&mut self, refusal: Option<&str>) -> bool {
+        let is_new = refusal.is_some() && self.refusal.as_deref() != refusal;
+        self.refusal = refusal.map(str::to_owned);
+        is_new
+    }
+
+    fn resolve(&mut self, xid: &str, position: &Position) {
+        for start in &mut self.starts {
+            if start.has(xid) && gtid::covers(&position.0, &start.position.0) {
+                start.resolved.entry(xid.to_owned()).or_insert_with(|| position.clone());
+            }
+        }
+    }
+}
+
+impl ReadingStart {
+    fn has(&self, xid: &str) -> bool {
+        matches!(&self.unresolved, UnresolvedPrepared::Named(names) if names.contains(xid))
+    }
+}
+
+/// The prepared transactions that a server listed.
+pub struct PreparedList {
+    /// Their names.
+    pub names: BTreeSet<String>,
+    /// The end of the log after that: a transaction that is not listed is prepared behind it, or resolved before it.
+    pub end: GtidPosition,
+}
+
+/// What is unresolved while a log is read.
+pub struct UnresolvedTransactions {
+    history: Arc<Mutex<UnresolvedHistory>>,
+    unresolved: UnresolvedPrepared,
+    /// What the server listed when reading began; `None` if it did not, or if the log has been read up to then.
+    listed: Option<PreparedList>,
+    /// What was resolved up to here came before reading counted; `None` if nothing did.
+    counted_from: Option<GtidPosition>,
+}
+
+impl UnresolvedTransactions {
+    /// Begins with these.
+    pub fn new(
+        history: Arc<Mutex<UnresolvedHistory>>,
+        unresolved: UnresolvedPrepared,
+        listed: Option<PreparedList>,
+    ) -> UnresolvedTransactions {
+        UnresolvedTransactions { history, unresolved, listed, counted_from: None }
+    }
+
+    /// A start from the present has waited for transactions that it cannot name, until the log ended here.
+    pub fn counted_from(self, end: Option<GtidPosition>) -> UnresolvedTransactions {
+        UnresolvedTransactions { counted_from: end, ..self }
+    }
+
+    /// Whether the keys of `xid`, whose XA PREPARE was not read and which is committed after `read`, were never sent.
+    pub fn may_include(&self, xid: &str, read: &GtidPosition) -> bool {
+        match &self.unresolved {
+            UnresolvedPrepared::Named(names) => names.contains(xid),
+            UnresolvedPrepared::Unknown => self.counted_from.as_ref().is_none_or(|from| read.covers(from)),
+        }
+    }
+
+    /// Those of the position up to which the log is read.
+    pub fn present(&self) -> &UnresolvedPrepared {
+        &self.unresolved
+    }
+
+    /// Whether it is not known which transactions they are.
+    pub fn is_unknown(&self) -> bool {
+        self.unresolved == UnresolvedPrepared::Unknown
+    }
+
+    /// The former transaction `xid` is resolved at `position`, or it was one whose XA PREPARE is read there.
+    pub fn resolve(&mut self, xid: &str, position: &GtidPosition) {
+        let is_listed = self.listed.as_mut().is_some_and(|listed| listed.names.remove(xid));
+        let is_named = match &mut self.unresolved {
+            UnresolvedPrepared::Named(names) => names.remove(xid),
+            UnresolvedPrepared::Unknown => false,
+        };
+        if is_listed || is_named {
+            self.history.lock().resolve(xid, &Position(position.to_string()));
+        }
+    }
+
+    /// Compares with the list of the server, once the log is `read` up to it. Returns those that are neither unresolved nor
+    /// were resolved in the log.
+    pub fn check_list(&mut self, read: &GtidPosition) -> BTreeSet<String> {
+        let Some(listed) = self.listed.take_if(|listed| read.covers(&listed.end)) else { return BTreeSet::new() };
+        if let UnresolvedPrepared::Named(names) = &self.unresolved {
+            return names.difference(&listed.names).cloned().collect();
+        }
+        self.unresolved = UnresolvedPrepared::from_names(listed.names);
+        self.history.lock().begin_at(&Position(read.to_string()), self.unresolved.clone());
+        BTreeSet::new()
+    }
+}
+
+impl Default for UnresolvedTransactions {
+    /// Every transaction was prepared after reading began.
+    fn default() -> Self {
+        UnresolvedTransactions::new(Arc::default(), UnresolvedPrepared::none(), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::gtid::GtidList, *};
+    use UnresolvedPrepared::Unknown;
+
+    fn position(sequence: u64) -> Position {
+        Position(format!("0-1-{sequence}"))
+    }
+
+    fn read(sequence: u64) -> GtidPosition {
+        GtidPosition::Mariadb(GtidList::parse(&position(sequence).0).expect("a position"))
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    fn named(of: &[&str]) -> UnresolvedPrepared {
+        UnresolvedPrepared::Named(names(of))
+    }
+
+    fn history(start: UnresolvedPrepared) -> Arc<Mutex<UnresolvedHistory>> {
+        let history = Arc::<Mutex<UnresolvedHistory>>::default();
+        history.lock().begin_at(&position(10), start);
+        history
+    }
+
+    #[test]
+    fn a_name_is_saved_with_the_positions_before_its_end() {
+        let history = history(named(&["a", "b"]));
+        let mut reader = UnresolvedTransactions::new(history.clone(), named(&["a", "b"]), None);
+        reader.resolve("a", &read(20));
+        reader.resolve("never prepared", &read(21));
+        let at = |sequence| history.lock().at(&position(sequence));
+        assert_eq!((at(9), at(10), at(19)), (None, Some(named(&["a", "b"])), Some(named(&["a", "b"]))));
+        assert_eq!((at(20), reader.may_include("a", &read(20))), (Some(named(&["b"])), false));
+    }
+
+    /// The promoted replica may lack the XA ROLLBACK that its primary had, and have other commits with these numbers.
+    #[test]
+    fn what_was_read_behind_the_position_of_a_restart_does_not_count() {
+        let history = history(named(&["a", "b"]));
+        let mut reader = UnresolvedTransactions::new(history.clone(), named(&["a", "b"]), None);
+        reader.resolve("a", &read(20));
+        reader.resolve("b", &read(30));
+        history.lock().begin_at(&position(31), Unknown);
+        history.lock().rewind(&position(25));
+        assert_eq!(history.lock().at(&position(40)), Some(named(&["b"])));
+    }
+
+    #[test]
+    fn a_later_start_counts_from_its_position_on() {
+        let history = history(named(&["a"]));
+        history.lock().begin_at(&position(50), named(&["c"]));
+        let at = |sequence| history.lock().at(&position(sequence));
+        assert_eq!((at(49), at(50)), (Some(named(&["a"])), Some(named(&["c"]))), "the first one may be read again");
+        for start in 51..200 {
+            history.lock().begin_at(&position(start), named(&[&start.to_string()]));
+        }
+        assert_eq!(history.lock().starts.len(), STARTS_MAX);
+        assert_eq!(history.lock().at(&position(49)), Some(Unknown), "it was dropped");
+    }
+
+    #[test]
+    fn an_end_that_the_log_does_not_have_is_found() {
+        let listed = |listed: &[&str]| Some(PreparedList { names: names(listed), end: read(30) });
+        let of = |list| UnresolvedTransactions::new(history(named(&["a", "b", "c"])), named(&["a", "b", "c"]), list);
+        let mut reader = of(listed(&["a"]));
+        reader.resolve("b", &read(20));
+        assert_eq!(reader.check_list(&read(29)), names(&[]), "the rest may still end it");
+        assert_eq!(reader.check_list(&read(30)), names(&["c"]));
+        assert_eq!(reader.check_list(&read(31)), names(&[]), "once");
+        assert_eq!(of(None).check_list(&read(31)), names(&[]), "without a list that is not known");
+    }
+
+    #[test]
+    fn a_list_ends_the_time_in_which_all_are_unknown() {
+        let history = history(Unknown);
+        let list = PreparedList { names: names(&["old", "new"]), end: read(30) };
+        let mut reader = UnresolvedTransactions::new(history.clone(), Unknown, Some(list));
+        reader.resolve("new", &read(20));
+        let includes = |reader: &UnresolvedTransactions, xid| reader.may_include(xid, &read(30));
+        assert_eq!((reader.check_list(&read(29)), includes(&reader, "any")), (names(&[]), true));
+        assert_eq!(reader.check_list(&read(30)), names(&[]));
+        assert!(includes(&reader, "old") && !includes(&reader, "any") && !includes(&reader, "new"));
+        let at = |sequence| history.lock().at(&position(sequence));
+        assert_eq!((at(29), at(30)), (Some(Unknown), Some(named(&["old"]))));
+    }
+
+    /// Under a load of short transactions each start would be a loss.
+    #[test]
+    fn what_a_start_has_waited_for_is_no_loss() {
+        let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).counted_from(Some(read(12)));
+        assert!(!reader.may_include("any", &read(11)) && reader.may_include("any", &read(12)));
+    }
+
+    #[test]
+    fn a_refusal_is_new_when_its_reason_is() {
+        let mut history = UnresolvedHistory::default();
+        let refusals = [(Some("a"), true), (Some("a"), false), (Some("b"), true), (None, false), (Some("b"), true)];
+        for (refusal, is_new) in refusals {
+            assert_eq!(history.note_refusal(refusal), is_new, "{refusal:?}");
+        }
+    }
+}

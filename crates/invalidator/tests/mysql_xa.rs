@@ -1,0 +1,262 @@
+//! Transactions that were prepared before an invalidator first began to read, over several processes with saved positions.
+//! Each test runs on MariaDB and on MySQL.
+
+use crate::{
+    fakes::{Cluster, Fixture, until},
+    mysql_server::{Client, DEADLINE, Kind, Server, TABLES, kinds},
+};
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::{
+    Start,
+    pipeline::{
+        OnPositionLost, Options, Pipeline, PipelineError,
+        positions::{PositionFile, SavedPosition},
+    },
+    source::{
+        UnresolvedPrepared,
+        mysql::{MysqlLog, MysqlOptions},
+    },
+};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tempfile::TempDir;
+use tokio::{task::JoinHandle, time::timeout};
+
+/// Prepares a transaction that names `xid` as its key, and leaves its session.
+async fn prepare(server: &Server, xid: &str) {
+    let mut client = server.client().await;
+    let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
+    client.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+}
+
+async fn commit(client: &mut Client, key: &str) {
+    client.run(&format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{key}')")).await;
+}
+
+/// The names as the log has them.
+fn names(xids: &[&str]) -> UnresolvedPrepared {
+    let hex = |xid: &str| xid.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    UnresolvedPrepared::from_names(xids.iter().map(|xid| format!("x'{}',x'',1", hex(xid))).collect())
+}
+
+/// Where invalidators of one database keep the position of their cluster.
+struct StateDirectory {
+    directory: TempDir,
+    options: MysqlOptions,
+}
+
+impl StateDirectory {
+    fn new(server: &Server) -> StateDirectory {
+        // No test resolves in time what is prepared at the start.
+        let options = MysqlOptions { prepared_wait_max: Duration::from_millis(100), ..server.options() };
+        StateDirectory { directory: TempDir::new().expect("a directory"), options }
+    }
+
+    fn file(&self) -> PositionFile {
+        PositionFile::new(self.directory.path(), "a")
+    }
+
+    fn saved(&self) -> SavedPosition {
+        self.file().read().expect("it is read").expect("a position")
+    }
+
+    /// Runs a process until it has flushed its cluster after a loss, and reads on.
+    async fn run_until_flushed(&self) {
+        let before = self.saved();
+        let flushing = self.start(OnPositionLost::Flush);
+        until("the cluster is flushed", || flushing.cluster().state().flushes == 1 && self.saved() != before).await;
+        flushing.wait_running().await;
+        assert_eq!(flushing.cluster().state().flushes, 1);
+        flushing.stop().await;
+    }
+
+    /// Starts a process.
+    fn start(&self, on_position_lost: OnPositionLost) -> InvalidatorRun {
+        let fixture = Fixture::new(1);
+        let log = MysqlLog::new(self.options.clone(), Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+        let pipeline = Pipeline {
+            log: Arc::new(log),
+            positions: Arc::new(self.file()),
+            options: Options { start: Start::Now, on_position_lost, ..Options::default() },
+            ..fixture.pipeline(0)
+        };
+        let run = tokio::spawn(pipeline.run(fixture.shutdown.subscribe()));
+        InvalidatorRun { fixture, run }
+    }
+}
+
+/// A process of an invalidator.
+struct InvalidatorRun {
+    fixture: Fixture,
+    run: JoinHandle<Result<(), PipelineError>>,
+}
+
+impl InvalidatorRun {
+    fn cluster(&self) -> &Cluster {
+        &self.fixture.clusters[0].0
+    }
+
+    /// Returns when it reads, and has saved its position.
+    async fn wait_running(&self) {
+        let saves = || self.fixture.statistics.clusters()[0].saved_position().is_some();
+        until("it runs", || self.fixture.stat("cluster:a:state") == "running" && saves()).await;
+    }
+
+    async fn wait_deleted(&self, key: &str) {
+        until("it is deleted", || self.cluster().deletes_of(key) == 1).await;
+    }
+
+    /// Ends it. Its position is saved.
+    async fn stop(self) {
+        self.fixture.shutdown.send_replace(true);
+        timeout(DEADLINE, self.run).await.expect("in time").expect("no panic").expect("asked to stop");
+    }
+
+    /// Returns why it stopped by itself: a loss.
+    async fn wait_lost(self) -> String {
+        let ended = timeout(DEADLINE, self.run).await.expect("in time").expect("no panic");
+        assert_eq!(self.fixture.stat("positions_lost"), "1");
+        match ended {
+            Err(error @ PipelineError::PositionLost(_)) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The server does not list what is resolved, and the XA PREPARE is in a part of the log that was never read: the commit was
+/// taken for one whose deletes had been sent.
+#[tokio::test]
+async fn commit_between_two_processes_of_what_was_prepared_before_the_first_is_a_loss() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        for xid in ["committed", "undone", "early"] {
+            prepare(&server, xid).await;
+        }
+        let state = StateDirectory::new(&server);
+        let first = state.start(OnPositionLost::Stop);
+        first.wait_running().await;
+        assert_eq!(state.saved().unresolved, Some(names(&["committed", "undone", "early"])), "{kind:?}");
+        client.run("XA ROLLBACK 'early'").await;
+        commit(&mut client, "first").await;
+        first.wait_deleted("first").await;
+        first.stop().await;
+        assert_eq!(state.saved().unresolved, Some(names(&["committed", "undone"])), "{kind:?}");
+
+        client.run("XA ROLLBACK 'undone'").await;
+        commit(&mut client, "second").await;
+        let second = state.start(OnPositionLost::Stop);
+        second.wait_deleted("second").await;
+        second.stop().await;
+        assert_eq!(state.saved().unresolved, Some(names(&["committed"])), "{kind:?}");
+
+        client.run("XA COMMIT 'committed'").await;
+        for _ in 0..2 {
+            let why = state.start(OnPositionLost::Stop).wait_lost().await;
+            assert!(why.contains("XA transaction"), "{kind:?}: {why}");
+        }
+        state.run_until_flushed().await;
+        assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::none()), "{kind:?}");
+        let last = state.start(OnPositionLost::Stop);
+        commit(&mut client, "last").await;
+        last.wait_deleted("last").await;
+        last.stop().await;
+    }
+}
+
+/// A session without the log committed it. Nothing but the name that was saved shows that it ever was.
+#[tokio::test]
+async fn end_outside_of_the_log_of_what_was_prepared_before_the_first_process_is_a_loss() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        prepare(&server, "unlogged").await;
+        let state = StateDirectory::new(&server);
+        let first = state.start(OnPositionLost::Stop);
+        first.wait_running().await;
+        first.stop().await;
+        // It is still prepared: no loss.
+        let second = state.start(OnPositionLost::Stop);
+        second.wait_running().await;
+        second.stop().await;
+        server.client().await.run("SET sql_log_bin = 0; XA COMMIT 'unlogged'").await;
+        // The position is saved nevertheless, so the next one must find the same.
+        for _ in 0..2 {
+            let why = state.start(OnPositionLost::Stop).wait_lost().await;
+            assert!(why.contains("the log does not show how"), "{kind:?}: {why}");
+        }
+        state.run_until_flushed().await;
+        let last = state.start(OnPositionLost::Stop);
+        last.wait_running().await;
+        last.stop().await;
+    }
+}
+
+/// As an earlier version has saved it: the server's list counts, as it did there.
+#[tokio::test]
+async fn position_without_names_is_read_from() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        for xid in ["listed", "unlisted"] {
+            prepare(&server, xid).await;
+        }
+        let state = StateDirectory::new(&server);
+        let first = state.start(OnPositionLost::Stop);
+        first.wait_running().await;
+        first.stop().await;
+        state.file().write(&SavedPosition { unresolved: None, ..state.saved() }).expect("it is written");
+        client.run("XA COMMIT 'unlisted'").await;
+        commit(&mut client, "key").await;
+        let second = state.start(OnPositionLost::Stop);
+        second.wait_deleted("key").await;
+        second.stop().await;
+        assert_eq!(state.saved().unresolved, Some(names(&["listed"])), "{kind:?}: from now on they are saved");
+        client.run("XA COMMIT 'listed'").await;
+        state.start(OnPositionLost::Stop).wait_lost().await;
+    }
+}
+
+/// The server does not list them for an account without a privilege, which was taken for an empty list.
+#[tokio::test]
+async fn commit_of_what_the_server_does_not_list_is_a_loss() {
+    let Some(kind) = kinds().into_iter().find(|kind| *kind == Kind::Mysql) else { return };
+    let server = kind.start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'").await;
+    client.run("GRANT SELECT ON app.* TO reader@'%'").await;
+    for xid in ["old", "older"] {
+        prepare(&server, xid).await;
+    }
+    let mut state = StateDirectory::new(&server);
+    state.options.user = "reader".into();
+    let first = state.start(OnPositionLost::Stop);
+    first.wait_running().await;
+    assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::Unknown));
+    client.run("XA START 'read'; INSERT INTO app.lookaside_outbox (item) VALUES ('read'); XA END 'read'").await;
+    client.run("XA PREPARE 'read'; XA COMMIT 'read'").await;
+    first.wait_deleted("read").await;
+    first.stop().await;
+
+    client.run("XA COMMIT 'old'").await;
+    let why = state.start(OnPositionLost::Stop).wait_lost().await;
+    assert!(why.contains("XA_RECOVER_ADMIN"), "{why}");
+    state.run_until_flushed().await;
+    assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::Unknown));
+
+    // With the privilege they are known, as soon as the log is read up to then.
+    client.run("GRANT XA_RECOVER_ADMIN ON *.* TO reader@'%'").await;
+    let privileged = state.start(OnPositionLost::Stop);
+    commit(&mut client, "key").await;
+    privileged.wait_deleted("key").await;
+    privileged.stop().await;
+    assert_eq!(state.saved().unresolved, Some(names(&["older"])));
+    client.run("XA COMMIT 'older'").await;
+    state.start(OnPositionLost::Stop).wait_lost().await;
+}
