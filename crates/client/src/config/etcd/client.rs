@@ -218,7 +218,7 @@ impl EtcdClient {
                     // A proxy refuses what it finds too large, too, and then etcd does not get it.
                     true if is_etcds || status == StatusCode::PAYLOAD_TOO_LARGE => EtcdError::Refused(why),
                     true => EtcdError::Foreign(why),
-                    false => EtcdError::Away(why),
+                    false => EtcdError::Unavailable(why),
                 })
             }
         }
