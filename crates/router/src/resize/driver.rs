@@ -9,7 +9,7 @@
 use super::coverage::{COVERED_MAX, Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
 use super::history::HistoryStore;
 use super::pool_servers::ConfigServers;
-use super::recorder::{HistoryRecorder, SeenRecord};
+use super::recorder::{HistoryRecorder, KnownHistory};
 use super::report::CoverageReport;
 use super::start::ResizerChannels;
 use super::status::{HistoryState, ResizeStatus};
@@ -220,10 +220,9 @@ fn candidate_of(config: RouterConfig) -> Result<(Arc<RouterConfig>, Candidate), 
 }
 
 impl Resizer {
-    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied. `history`
-    /// is the shared one, if it is used and as far as it is known.
+    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied.
     pub(crate) fn new(
-        (initial, history): (InitialCoverage, Option<Option<SeenRecord>>),
+        (initial, history): (InitialCoverage, KnownHistory),
         settings: ResizerSettings,
         store: Box<dyn CoverageStore>,
         (status, recorder): (Arc<ResizeStatus>, HistoryRecorder),
@@ -240,11 +239,13 @@ impl Resizer {
         let newest = coverage.covered.iter().find(|covered| covered.config.id == coverage.reads);
         let newest = newest.expect("what is read is covered").config.clone();
         let mut coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
-        if let Some(known) = history {
-            coverage.use_history();
-            known
-                .into_iter()
-                .for_each(|(revision, history)| coverage.record_history(revision, history, Duration::ZERO));
+        match history {
+            KnownHistory::Unused => {}
+            KnownHistory::Unknown => coverage.use_history(),
+            KnownHistory::Seen((revision, history)) => {
+                coverage.use_history();
+                coverage.record_history(revision, history, Duration::ZERO);
+            }
         }
         publish.send_replace(Arc::new(active_configs(&coverage, &configs, &status)));
         Resizer {

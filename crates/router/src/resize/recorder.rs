@@ -32,6 +32,15 @@ const START_ATTEMPTS_MAX: usize = 8;
 /// A record with its revision.
 pub(crate) type SeenRecord = (i64, History);
 
+/// What a driver knows of the shared history when it begins.
+pub(crate) enum KnownHistory {
+    /// None is used.
+    Unused,
+    /// The store has not replied yet.
+    Unknown,
+    Seen(SeenRecord),
+}
+
 /// What a router knows of the history when it starts.
 pub(super) struct HistoryAtStart {
     pub(super) record: SeenRecord,

@@ -13,7 +13,7 @@
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings, UsableConfig};
 use super::history::HistoryError;
-use super::recorder::{HistoryAtStart, HistoryRecorder, SeenRecord};
+use super::recorder::{HistoryAtStart, HistoryRecorder, KnownHistory, SeenRecord};
 use super::report::CoverageReport;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::ask_peers;
@@ -81,7 +81,7 @@ impl Resizer {
         };
         initial.cover_recorded(recorded);
         let status = (host.status().clone(), recorder);
-        let mut resizer = Resizer::new((initial, history.into_record()), settings, store, status, network, channels);
+        let mut resizer = Resizer::new((initial, history.into_known()), settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)
     }
@@ -106,12 +106,11 @@ impl SharedHistory {
         }
     }
 
-    /// The record as far as it is known; `None` if no history is used.
-    fn into_record(self) -> Option<Option<SeenRecord>> {
+    fn into_known(self) -> KnownHistory {
         match self {
-            SharedHistory::Unused | SharedHistory::Unusable(_) => None,
-            SharedHistory::Unknown => Some(None),
-            SharedHistory::Known(record) => Some(Some(record)),
+            SharedHistory::Unused | SharedHistory::Unusable(_) => KnownHistory::Unused,
+            SharedHistory::Unknown => KnownHistory::Unknown,
+            SharedHistory::Known(record) => KnownHistory::Seen(record),
         }
     }
 }
