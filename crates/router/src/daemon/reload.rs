@@ -21,6 +21,7 @@ use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use crate::tree::active_configs::ActiveConfigs;
+use crate::worker::new_runtime;
 use lookaside_client::config::{ConfigWatcher, Source, read_config_file};
 use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
@@ -161,18 +162,23 @@ impl ConfigLoader {
         if let Err(why) = &content {
             eprintln!("lookaside-router: Can not read config from {}: {why}", self.source);
         }
-        let why = match self.load(content.clone()) {
+        let loaded = new_runtime()?.block_on(self.load_stable(content.clone()));
+        let why = match loaded {
             Ok(config) => {
                 self.save_last_good(&config, content.as_deref().ok());
                 return Ok(InitialConfig { config, seen: content.ok(), refusal: None });
             }
             Err(why) => why,
         };
+        // They may be what is wrong, and are watched until they are right.
+        let imported = self.inputs.imported();
         if let Some(config) = self.load_dump(&why)? {
+            self.inputs.watch(imported);
             return Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) });
         }
         let Some(last_good) = &self.last_good else { return Err(why) };
         let config = self.load(last_good.read()).map_err(|saved| format!("{why}; and of {last_good}: {saved}"))?;
+        self.inputs.watch(imported);
         tracing::error!(
             cache = %last_good,
             "Failed to configure, initial error '{why}', from backup {last_good}: starting with the last good one"
@@ -196,13 +202,13 @@ impl ConfigLoader {
     }
 
     /// The error names the source and the line.
-    pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+    fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
         let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
         self.load_from(&text, &|path| read_config_file(path))
     }
 
-    /// The same for a change of the source, together with which imported files may be replaced.
-    async fn load_change(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+    /// The same of the source, together with which imported files may be replaced.
+    async fn load_stable(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
         let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
         let parsed = self.inputs.parse_stable(&text, &self.defaults, &self.destination_options).await;
         self.complete(parsed.map_err(|error| self.source.error_context(&error.to_string()))?)
@@ -354,7 +360,7 @@ pub(super) async fn reload_loop(
                             watcher.request_read();
                         }
                         content = watcher.next_change() => {
-                            let loaded = loader.load_change(content.clone()).await;
+                            let loaded = loader.load_stable(content.clone()).await;
                             return (content, loaded);
                         }
                     }
