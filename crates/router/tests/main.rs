@@ -25,5 +25,6 @@ mod spool;
 mod spool_damage;
 mod spool_flushes;
 mod spool_hung;
+mod spool_peer_versions;
 mod spool_peers;
 mod start_gate;
