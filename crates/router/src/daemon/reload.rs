@@ -1,7 +1,7 @@
 //! Loads configurations, the first and all later ones.
 
 use super::etcd_history::EtcdHistory;
-use super::etcd_network::etcd_network;
+use super::etcd_network::{etcd_network, source_network};
 use super::runtime_variables::RuntimeVariablesFile;
 use crate::admin::stats_files::config_sources;
 use crate::backend::keepalive::KeepaliveNetwork;
@@ -22,10 +22,10 @@ use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::new_runtime;
-use lookaside_client::config::{ConfigWatcher, Source, read_config_file};
+use lookaside_client::config::{ConfigWatcher, EtcdLocation, Source, read_config_file};
 use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
-use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
+use lookaside_routing::{Address, Defaults, RoutingPrefix, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
@@ -39,6 +39,8 @@ pub(super) struct ConfigLoader {
     source: Source,
     /// The network to etcd.
     etcd: Arc<TlsNetwork>,
+    /// Where the routers of the cluster share the history of their changes; `None` if they share none.
+    history: Option<Arc<dyn HistoryStore>>,
     /// `None` without `--config-cache`.
     last_good: Option<LastGoodConfig>,
     /// `None` without `--config-dump-root`.
@@ -87,13 +89,15 @@ impl ConfigLoader {
         let host = HostInfo::from_name(&host_name(), unix_s());
         let inputs = ConfigInputs::new(&source, options.macro_constants(host.id)?);
         let certificates = Arc::new(Certificates::read(options.tls.files())?);
-        let etcd = etcd_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
-        if let Source::Etcd(location) = &source
+        let etcd = source_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
+        let history = options.configuration.history(&source)?;
+        if let Some(location) = &history
             && location.user.is_some()
             && !location.is_secured
         {
             tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
         }
+        let history = history.map(|location| open_history(location, &defaults.prefix, &certificates)).transpose()?;
         let peers = options.spool.peer_policies();
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
@@ -106,6 +110,7 @@ impl ConfigLoader {
         Ok(ConfigLoader {
             source,
             etcd: Arc::new(etcd),
+            history,
             last_good,
             dump,
             inputs,
@@ -139,9 +144,9 @@ impl ConfigLoader {
         self.etcd.clone()
     }
 
-    /// Where the routers of the cluster share the history of their changes; `None` if the configuration is not in etcd.
+    /// Where the routers of the cluster share the history of their changes; `None` if they share none.
     pub(super) fn history(&self) -> Option<Arc<dyn HistoryStore>> {
-        EtcdHistory::beside(&self.source, &self.defaults.prefix, self.etcd.clone())
+        self.history.clone()
     }
 
     pub(super) fn certificates(&self) -> &Arc<Certificates> {
@@ -302,6 +307,15 @@ impl ConfigLoader {
             None => std::future::pending().await,
         }
     }
+}
+
+fn open_history(
+    location: EtcdLocation,
+    prefix: &RoutingPrefix,
+    certificates: &Arc<Certificates>,
+) -> Result<Arc<dyn HistoryStore>, String> {
+    let network = etcd_network(&location, certificates).map_err(|why| format!("--config-history: {why}"))?;
+    Ok(Arc::new(EtcdHistory::new(location, prefix, Arc::new(network))))
 }
 
 /// The network to servers and to the other routers, where `--spool-peers-login` logs in.

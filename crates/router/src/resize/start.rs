@@ -75,7 +75,7 @@ impl Resizer {
             None => match (unusable, &history) {
                 (Some(why), _) => return Err(unusable_state_error(&why)),
                 (None, SharedHistory::Unknown) => return Err(unknown_history_error(&settings)),
-                (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(why)),
+                (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(&settings, why)),
                 (None, SharedHistory::Unused | SharedHistory::Known(_)) => InitialCoverage::first(config.clone())?,
             },
         };
@@ -147,12 +147,13 @@ fn unknown_history_error(settings: &ResizerSettings) -> String {
     )
 }
 
-fn unusable_history_error(why: &str) -> String {
+fn unusable_history_error(settings: &ResizerSettings, why: &str) -> String {
     format!(
         "the history of the configuration's changes in etcd cannot be used, and this router has none in --config-cache or \
          from a peer, so it does not know which servers have missed deletes: {why}; start the version that wrote the history, \
-         and name endpoints of etcd in --config that let all requests pass. Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+         and name endpoints of etcd in --config or --config-history that let all requests pass. Or, if no router of \
+         the cluster runs: remove the history (etcdctl del --prefix {}) and flush all servers before a router starts",
+        history_key(settings)
     )
 }
 
@@ -171,8 +172,13 @@ fn unusable_error(settings: &ResizerSettings, id: ConfigId, why: &str) -> String
     format!(
         "routers may read by the configuration {id} of the history, {location}/{id}, and this router cannot use it: {why}; \
          start a version that can, with what it names (certificates). Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+         history (etcdctl del --prefix {}) and flush all servers before a router starts",
+        history_key(settings)
     )
+}
+
+fn history_key(settings: &ResizerSettings) -> String {
+    settings.history.as_ref().map(|history| history.key()).unwrap_or_default()
 }
 
 fn history_location(settings: &ResizerSettings) -> String {
