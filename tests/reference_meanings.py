@@ -234,7 +234,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         ),
         "resize_history": (
             "Where the history of changes is: `recorded` in etcd, for all routers of the cluster; `away` while etcd "
-            "does not answer; `refused` if it refuses to write; `unused` if the configuration is not from etcd."
+            "does not answer; `refused` if it refuses to write; `unused` if the configuration is not from etcd, and "
+            "there is no `--config-history`."
         ),
         "configurations_covered": "Configurations to whose servers deletes go; more than 1 during a change.",
         "configuration_changes": "How often another configuration came into force.",

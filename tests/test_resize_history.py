@@ -1,6 +1,6 @@
 """Routers without disks share the history of their configuration's changes in etcd: all of them are killed in the
 middle of a change, or after it, and no old value comes back. The same happens with an account that may not write to
-etcd, and then old values do come back."""
+etcd, and then old values do come back. The configuration is in etcd, too, or in a file."""
 
 import base64
 import contextlib
@@ -26,13 +26,13 @@ PASSWORDS = {"root": "root", "writer": "w", "reader": "r"}
 
 
 class DisklessRouter(Router):
-    """It follows a key in etcd, and its disk is lost with its process."""
+    """It follows a key in etcd or a file, and its disk is lost with its process."""
 
-    def __init__(self, tmp_path, endpoints: str, user: str, port: int, peers: list[int]) -> None:
+    def __init__(self, tmp_path, source: list, user: str, port: int, peers: list[int]) -> None:
         self.port, self.metrics_port = port, free_port()
         self.spool = tmp_path / f"spool-{port}"
         command = [
-            PROGRAMS / "lookaside-router", "-p", port, "--config", f"etcd://{user}@{endpoints}/{KEY}",
+            PROGRAMS / "lookaside-router", "-p", port, *source,
             "--num-proxies", "2", "--server-timeout", 300, "--probe-timeout-initial", "50",
             "--spool", self.spool, "--metrics-address", f"127.0.0.1:{self.metrics_port}",
         ]  # fmt: skip
@@ -51,9 +51,11 @@ class DisklessRouter(Router):
 
 
 class Cluster:
-    """Three servers, two routers without disks, and their configuration in etcd."""
+    """Three servers, two routers without disks, and their configuration in etcd, or in a file with a history there."""
 
-    def __init__(self, tmp_path, user: str, first_endpoint: str | None = None) -> None:
+    def __init__(self, tmp_path, account: str, first_endpoint: str | None = None) -> None:
+        self.user = "writer" if account == "file" else account
+        self.file = tmp_path / "router.json" if account == "file" else None
         self.etcd = Etcd(tmp_path)
         endpoints = ",".join(filter(None, [first_endpoint, f"127.0.0.1:{self.etcd.port}"]))
         self.set_users()
@@ -61,9 +63,17 @@ class Cluster:
         self.put([0, 1, 2])
         ports = [free_port(), free_port()]
         self.routers = [
-            DisklessRouter(tmp_path, endpoints, user, port, [peer for peer in ports if peer != port]) for port in ports
+            DisklessRouter(tmp_path, self.source(endpoints), self.user, port, [peer for peer in ports if peer != port])
+            for port in ports
         ]
         self.wait_ready()
+
+    def source(self, endpoints: str) -> list:
+        """The options of a router for its configuration and its history, with these endpoints of etcd."""
+        location = f"etcd://{self.user}@{endpoints}/{KEY}"
+        if self.file:
+            return ["-f", self.file, "--config-history", f"{location}.history"]
+        return ["--config", location]
 
     def set_users(self) -> None:
         """One may read the configuration alone; another one may also write its history."""
@@ -92,6 +102,11 @@ class Cluster:
     def put(self, servers: list[int]) -> None:
         """Gives all routers another configuration."""
         self.text = text_of([self.servers[index] for index in servers])
+        if self.file:
+            new = self.file.with_suffix(".new")
+            new.write_text(self.text)
+            new.rename(self.file)
+            return
         self.ask("/v3/kv/put", {"key": encoded(KEY), "value": encoded(self.text)})
 
     def put_history(self, configs: list[tuple[str, str, bool]]) -> None:
@@ -236,7 +251,8 @@ class GatewayRequest(http.server.BaseHTTPRequestHandler):
         """It is in the log of the router, if it matters."""
 
 
-ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader"], indirect=True)
+ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader", "file"], indirect=True)
+SOURCES = pytest.mark.parametrize("cluster", ["writer", "file"], indirect=True)
 
 
 def check(cluster: Cluster) -> None:
@@ -279,11 +295,11 @@ def test_an_endpoint_of_etcd_that_does_not_answer_hides_no_history(cluster_of_tw
     assert all(router.history() == "recorded" for router in cluster.routers)
 
 
-@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+@SOURCES
 def test_a_router_that_knows_nothing_does_not_start_before_etcd_returns_the_history(cluster, tmp_path):
     """It logged that etcd was away, and served all that its servers had."""
     with Gateway(cluster.etcd) as gateway:
-        router = DisklessRouter(tmp_path, gateway.endpoint, "writer", free_port(), [])
+        router = DisklessRouter(tmp_path, cluster.source(gateway.endpoint), "writer", free_port(), [])
         try:
             assert router.running.wait(30) == 2, router.log()
             assert "it does not know which servers have missed deletes" in router.log()
@@ -326,7 +342,7 @@ def test_a_router_that_cannot_use_what_others_may_read_by_names_it(cluster):
     cluster.put_history([(identity, cluster.text, True), (LATER_ID, LATER, True)])
     router.start()
     assert router.running.wait(30) == 2, router.log()
-    assert f"{RECORD}/{LATER_ID}" in router.log() and "etcdctl del --prefix" in router.log()
+    assert f"{RECORD}/{LATER_ID}" in router.log() and f"etcdctl del --prefix {RECORD})" in router.log()
 
 
 @ACCOUNTS
@@ -369,11 +385,12 @@ def routes(router: DisklessRouter) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+@SOURCES
 def test_a_change_waits_until_etcd_has_recorded_it(cluster):
     """And its history does not grow."""
     router, peer = cluster.routers
     assert router.history() == "recorded" and "history recorded" in routes(router)
+    assert "this one has no --config-cache" not in router.log(), "it needs none"
     before = cluster.text
     with frozen(peer):
         cluster.put([0, 1])

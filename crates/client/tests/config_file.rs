@@ -1,11 +1,12 @@
 //! The watcher of the configuration file, on real files: a new content is noticed however it gets there.
 
-use lookaside_client::config::FileWatcher;
+use lookaside_client::config::{DEBOUNCE, FileWatcher, POLL_INTERVAL};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Long enough for the slowest machine. Reached only if the test fails.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -41,6 +42,36 @@ async fn same_bytes_are_not_a_change() {
     fs::write(&path, "one").unwrap();
     let waited = timeout(lookaside_client::config::POLL_INTERVAL * 2, watch.next_change()).await;
     assert!(waited.is_err(), "{waited:?}");
+}
+
+/// Writes the file without end, faster than it is read.
+async fn rewrite(path: &Path) {
+    for version in 0_u64.. {
+        fs::write(path, version.to_string()).unwrap();
+        sleep(DEBOUNCE / 2).await;
+    }
+}
+
+/// It was read without end, and nothing was logged.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_changes_all_the_time_is_an_error_until_it_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, "one").unwrap();
+    let mut watch = watch(&path);
+    let mut rewriting = pin!(rewrite(&path));
+    let found = tokio::select! {
+        found = next(&mut watch) => found,
+        () = &mut rewriting => unreachable!("it does not end"),
+    };
+    let why = found.expect_err("no two reads agree");
+    assert!(why.contains("router.json") && why.contains("all the time"), "{why}");
+    tokio::select! {
+        again = timeout(POLL_INTERVAL * 20, watch.next_change()) => assert!(again.is_err(), "reported once: {again:?}"),
+        () = &mut rewriting => unreachable!("it does not end"),
+    }
+    fs::write(&path, "one").unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("one"), "what was there before, too");
 }
 
 #[tokio::test]

@@ -31,5 +31,6 @@ mod spool_flushes;
 mod spool_forwarding;
 mod spool_hung;
 mod spool_limits;
+mod spool_peer_versions;
 mod spool_peers;
 mod start_gate;

@@ -202,6 +202,8 @@ pub struct Tally {
     pub hangs: u64,
     /// Routers that were upgraded.
     pub upgrades: u64,
+    /// Those of them that were upgraded during a change of their configuration.
+    pub upgrades_in_changes: u64,
     /// Deletes that routers have spooled.
     pub spooled: u64,
     /// Servers that routers have flushed in place of undelivered deletes.
@@ -292,6 +294,7 @@ impl Tally {
             faults: self.faults + other.faults,
             hangs: self.hangs + other.hangs,
             upgrades: self.upgrades + other.upgrades,
+            upgrades_in_changes: self.upgrades_in_changes + other.upgrades_in_changes,
             spooled: self.spooled + other.spooled,
             flushes: self.flushes + other.flushes,
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,

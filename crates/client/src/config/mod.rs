@@ -8,7 +8,9 @@ mod source;
 mod watcher;
 
 pub use etcd::{EtcdError, EtcdLocation, EtcdRecord, EtcdUser, EtcdValue, without_user};
-pub use file::{DEBOUNCE, FILE_BYTES_MAX, FileWatcher, POLL_INTERVAL, read_config_file, read_stable};
+pub use file::{
+    DEBOUNCE, FILE_BYTES_MAX, FileWatcher, POLL_INTERVAL, StableReadLimit, UnstableFile, read_config_file, read_stable,
+};
 pub use identity::ConfigId;
 pub use source::Source;
 pub use watcher::ConfigWatcher;

@@ -1,7 +1,7 @@
 //! Where the configuration comes from.
 
 use super::etcd::{EtcdLocation, EtcdWatcher};
-use super::file::read_config_file;
+use super::file::read_stable;
 use crate::Network;
 use std::fmt;
 use std::path::PathBuf;
@@ -19,21 +19,21 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the configuration as it is now; etcd is reached through `network`. Blocks, so it must not be called
-    /// inside a runtime.
+    /// The text of the configuration as it is now, of a file when it is not being replaced; etcd is reached through
+    /// `network`. Blocks, so it must not be called inside a runtime.
     pub fn read_through(&self, network: Arc<dyn Network>) -> Result<String, String> {
-        match self {
-            Source::File(path) => read_config_file(path),
-            Source::Etcd(location) => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let runtime = runtime.map_err(|error| format!("cannot create the tokio runtime: {error}"))?;
-                let text = runtime.block_on(EtcdWatcher::new(location.clone(), network, None, 0).read());
-                // A drop would wait for a lookup of a host name, which cannot be interrupted.
-                runtime.shutdown_background();
-                text
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot create the tokio runtime: {error}"))?;
+        let text = runtime.block_on(async {
+            match self {
+                Source::File(path) => read_stable(path).await.unwrap_or_else(|unstable| Err(unstable.to_string())),
+                Source::Etcd(location) => EtcdWatcher::new(location.clone(), network, None, 0).read().await,
+                Source::Text(text) => Ok(text.clone()),
             }
-            Source::Text(text) => Ok(text.clone()),
-        }
+        });
+        // A drop would wait for a lookup of a host name, which cannot be interrupted.
+        runtime.shutdown_background();
+        text
     }
 
     /// `why` with the source in front of it, unless it names that already.

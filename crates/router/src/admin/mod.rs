@@ -100,13 +100,13 @@ impl AdminView<'_> {
                 let show = |steps: &Explanation| steps.to_string().trim_end().replace('\n', "\r\n");
                 self.explain(request, client, show).await?
             }
-            _ => self.value_of_options(function, arguments, &status).unwrap_or_else(|| unknown_command(name)),
+            _ => self.option_or_config(function, arguments, &status).unwrap_or_else(|| unknown_command(name)),
         };
         Some(text.into_bytes())
     }
 
     /// The value of an option, or of what the configuration in force has; `None` if it is unknown.
-    fn value_of_options(&self, function: &[u8], arguments: Option<&[u8]>, status: &ConfigStatus) -> Option<String> {
+    fn option_or_config(&self, function: &[u8], arguments: Option<&[u8]>, status: &ConfigStatus) -> Option<String> {
         match (function, arguments) {
             (b"options", Some(wanted)) => self.option_value(wanted),
             (b"verbosity", Some(level)) => self.set_verbosity(level),

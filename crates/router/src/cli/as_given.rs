@@ -15,7 +15,7 @@ pub(super) fn options_as_given(matches: &ArgMatches) -> Vec<(String, String)> {
         let value = values.join(",");
         match (id, EtcdLocation::parse(&value)) {
             ("etcd_password", _) => Some("(given)".to_owned()),
-            ("config", Some(location)) => location.ok().map(|location| location.to_string()),
+            ("config" | "config_history", Some(location)) => location.ok().map(|location| location.to_string()),
             _ => Some(value),
         }
     };

@@ -22,6 +22,11 @@ pub struct ConfigurationOptions {
     /// invalid
     #[arg(long, value_name = "PATH")]
     pub config_cache: Option<PathBuf>,
+    /// Share the history of the configuration's changes with the other routers of the cluster in this key of etcd and
+    /// below it, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` for TLS). Routers whose configuration is in
+    /// etcd do so without this option, with the configuration's key and `.history` as KEY
+    #[arg(long, value_name = "etcd://...")]
+    pub config_history: Option<String>,
     /// The password of the user in etcd://USER@...; better given in the environment, which other users cannot see
     #[arg(long, value_name = "PASSWORD", env = "LOOKASIDE_ETCD_PASSWORD", hide_env_values = true)]
     pub etcd_password: Option<String>,
@@ -98,6 +103,30 @@ impl ConfigurationOptions {
             },
             (_, _, Some(text)) => Ok(Source::Text(text.clone())),
             _ => Err("no configuration; give one with -f PATH, --config or --config-str".to_owned()),
+        }
+    }
+
+    /// Where the history of changes of the configuration in `source` is, of all clusters that share it; `None` if
+    /// routers share none.
+    pub(crate) fn history(&self, source: &Source) -> Result<Option<EtcdLocation>, String> {
+        let beside = match source {
+            Source::Etcd(location) => {
+                Some(EtcdLocation { key: format!("{}.history", location.key), ..location.clone() })
+            }
+            Source::File(_) | Source::Text(_) => None,
+        };
+        let Some(text) = &self.config_history else { return Ok(beside) };
+        let location = EtcdLocation::parse(text).ok_or_else(|| {
+            format!("--config-history {}: expected etcd://HOST:PORT[,HOST:PORT...]/KEY", without_user(text))
+        })?;
+        let location = location.map_err(|why| format!("--config-history: {why}"))?;
+        let location = location.with_password(self.etcd_password.as_deref());
+        match beside {
+            Some(beside) if beside != location => Err(format!(
+                "--config-history {location}: the configuration is in etcd, and the history of its changes is beside \
+                 it, at {beside} for the user of --config; remove --config-history"
+            )),
+            _ => Ok(Some(location)),
         }
     }
 }

@@ -39,6 +39,36 @@ fn one_source_of_configuration_is_required_and_config_overrides_the_others() {
 }
 
 #[test]
+fn the_history_is_beside_a_configuration_in_etcd_or_at_the_key_of_the_option() {
+    let history = |arguments: &[&str]| {
+        let configuration = parse(arguments).expect("parses").configuration;
+        configuration.history(&configuration.source().expect("one source"))
+    };
+    let shown = |arguments: &[&str]| history(arguments).map(|found| found.map(|location| location.to_string()));
+    let text = |text: &str| Ok(Some(text.to_owned()));
+    assert_eq!(shown(&["-f", "a.json"]), Ok(None));
+    assert_eq!(shown(&["--config", "etcd://a:1/k"]), text("etcd://a:1/k.history"));
+    for source in [["-f", "a.json"], ["--config", "file:a.json"], ["--config-str", "{}"]] {
+        let found = shown(&[source[0], source[1], "--config-history", "etcds://a:1,b/k.history"]);
+        assert_eq!(found, text("etcds://a:1,b:2379/k.history"), "{source:?}");
+    }
+    let location = history(&["-f", "a.json", "--config-history", "etcd://ops@a:1/h", "--etcd-password", "secret"]);
+    let user = location.expect("good").expect("there").user.expect("a user");
+    assert_eq!((&*user.name, &*user.password), ("ops", "secret"));
+    // It says what is so without it.
+    let same = ["--config", "etcd://ops@a:1/k", "--config-history", "etcd://ops@a:1/k.history"];
+    assert_eq!(shown(&same), text("etcd://a:1/k.history"));
+    for other in ["etcd://ops@a:1/k", "etcd://a:1/k.history", "etcd://ops@b:1/k.history", "etcds://ops@a:1/k.history"] {
+        let refused = shown(&["--config", "etcd://ops@a:1/k", "--config-history", other]);
+        assert!(refused.as_ref().is_err_and(|why| why.contains("etcd://a:1/k.history for")), "{other}: {refused:?}");
+    }
+    for bad in ["file:a.json", "/a", "etdc://ops:secret@a:1/k", "etcd://ops:secret@a:1", "etcd://ops:secret@a:x/k"] {
+        let why = shown(&["-f", "a.json", "--config-history", bad]).expect_err(bad);
+        assert!(why.starts_with("--config-history") && !why.contains("secret"), "{bad}: {why}");
+    }
+}
+
+#[test]
 fn one_thread_by_default_and_one_per_core_on_request() {
     let threads = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses").threads();
     assert_eq!((threads(&[]), threads(&["--num-proxies", "3"]), threads(&["--proxy-threads=2"])), (1, 3, 2));
@@ -134,12 +164,15 @@ fn validation_exits_or_runs() {
 #[test]
 fn options_as_given_contain_no_secret() {
     let command = Options::command();
-    let arguments = ["lookaside-router", "--config", "etcd://a:secret@b/k", "--etcd-password", "secret", "-t", "7"];
+    let history = "--config-history=etcd://a:secret@b/k.history";
+    let config = "--config=etcd://a:secret@b/k";
+    let arguments = ["lookaside-router", config, history, "--etcd-password", "secret", "-t", "7"];
     let given = options_as_given(&command.try_get_matches_from(arguments).expect("parses"));
     let value = |name: &str| given.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
     assert_eq!((value("server_timeout"), value("route_prefix")), (Some("7"), Some("/././")));
     assert_eq!((value("enable_flush_cmd"), value("config_str")), (Some("false"), None));
     assert_eq!((value("config"), value("etcd_password")), (Some("etcd://b:2379/k"), Some("(given)")));
+    assert_eq!(value("config_history"), Some("etcd://b:2379/k.history"));
     assert!(!format!("{given:?}").contains("secret"), "{given:?}");
 }
 

@@ -3,16 +3,36 @@
 
 use super::router_config::{RouterConfig, md5_digest};
 use lookaside_client::DestinationOptions;
-use lookaside_client::config::{DEBOUNCE, POLL_INTERVAL, Source, read_config_file, read_stable};
+use lookaside_client::config::{
+    DEBOUNCE, POLL_INTERVAL, Source, StableReadLimit, UnstableFile, read_config_file, read_stable,
+};
 use lookaside_routing::{ConfigurationErrors, Defaults, MacroConstant, MacroInputs};
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use tokio::{task::spawn_blocking, time::sleep};
 
 /// The texts of files, or why they cannot be read, by path.
 pub(crate) type Files = BTreeMap<PathBuf, Result<String, String>>;
+
+/// Why a configuration is not taken from its source.
+#[derive(Debug)]
+pub(crate) enum ConfigLoadError {
+    Invalid(ConfigurationErrors),
+    /// A file that it imports.
+    Unstable(UnstableFile),
+}
+
+impl fmt::Display for ConfigLoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigLoadError::Invalid(errors) => errors.fmt(f),
+            ConfigLoadError::Unstable(file) => file.fmt(f),
+        }
+    }
+}
 
 /// The inputs of macros.
 #[derive(Debug, Default)]
@@ -68,22 +88,29 @@ impl ConfigInputs {
         Ok(config.with_imported(self.imported().into_iter().filter_map(digest).collect()))
     }
 
-    /// The same, while imported files may be replaced: the configuration is parsed until they stay as they were read for
-    /// a moment. A file that is absent for as long as its replacement takes must not give an `@import` its default.
+    /// The same, while imported files may be replaced: the configuration is parsed until they stay as they were read
+    /// for a moment. A file that is absent for as long as its replacement takes must not give an `@import` its default.
+    /// One that never stays as it was read is an error, and [`ConfigInputs::wait_for_change`] resolves when it does.
     pub(crate) async fn parse_stable(
         &self,
         text: &str,
         defaults: &Defaults,
         options: &DestinationOptions,
-    ) -> Result<RouterConfig, ConfigurationErrors> {
+    ) -> Result<RouterConfig, ConfigLoadError> {
+        let mut limit = StableReadLimit::start();
         loop {
             let parsed = self.parse(text, defaults, options);
             if self.imported.lock().is_empty() {
-                return parsed;
+                return parsed.map_err(ConfigLoadError::Invalid);
             }
             sleep(DEBOUNCE).await;
-            if self.find_changed().await.is_empty() {
-                return parsed;
+            let changed = self.find_changed().await;
+            let Some(path) = changed.first() else { return parsed.map_err(ConfigLoadError::Invalid) };
+            if let Err(unstable) = limit.record_difference(path) {
+                // Whatever it is when it no longer changes, it was not read.
+                let unread = |path| (path, Err(unstable.to_string()));
+                self.imported.lock().extend(changed.into_iter().map(unread));
+                return Err(ConfigLoadError::Unstable(unstable));
             }
         }
     }
@@ -93,12 +120,18 @@ impl ConfigInputs {
         self.imported.lock().clone()
     }
 
+    /// Watches these files instead of those that were imported last.
+    pub(crate) fn watch(&self, imported: Files) {
+        *self.imported.lock() = imported;
+    }
+
     /// Resolves when an imported file has changed, and is not being replaced.
     pub(crate) async fn wait_for_change(&self) {
         loop {
             sleep(POLL_INTERVAL).await;
             for path in self.find_changed().await {
-                let stable = read_stable(&path).await;
+                // One that changes all the time is read when it no longer does.
+                let Ok(stable) = read_stable(&path).await else { continue };
                 if self.imported.lock().get(&path) != Some(&stable) {
                     return;
                 }
@@ -126,7 +159,10 @@ fn is_local_ip(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::fs;
+    use std::pin::pin;
+    use tokio::time::timeout;
 
     #[test]
     fn addresses_of_this_host_are_known() {
@@ -208,5 +244,41 @@ mod tests {
         let [warning] = &warnings[..] else { panic!("{warnings:?}") };
         assert!(warning.contains("pool.json") && warning.ends_with("; the default is used"), "{warning}");
         assert_eq!(servers(&config), ["default:1"]);
+    }
+
+    /// It was read without end: the router took no other configuration either, and logged nothing.
+    #[tokio::test(start_paused = true)]
+    async fn an_import_that_changes_all_the_time_is_refused_until_it_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (main, part) = (folder.path().join("router.json"), folder.path().join("pool.json"));
+        let inputs = ConfigInputs::new(&Source::File(main), BTreeMap::new());
+        let (defaults, options) = (Defaults::default(), DestinationOptions::default());
+        let write = |port: u16| fs::write(&part, format!(r#"{{ "servers": ["a:{port}"] }}"#)).expect("written");
+        let last = Cell::new(0);
+        let mut rewriting = pin!(async {
+            for port in (1..=u16::MAX).cycle() {
+                write(port);
+                last.set(port);
+                sleep(DEBOUNCE / 2).await;
+            }
+        });
+        let loaded = tokio::select! {
+            loaded = inputs.parse_stable(WITH_DEFAULT, &defaults, &options) => loaded,
+            () = &mut rewriting => unreachable!("it does not end"),
+        };
+        let why = loaded.expect_err("no two reads agree").to_string();
+        assert!(why.contains("pool.json") && why.contains("all the time"), "{why}");
+        let refused_at = last.get();
+        tokio::select! {
+            changed = timeout(POLL_INTERVAL * 20, inputs.wait_for_change()) => assert!(changed.is_err(), "not yet"),
+            () = &mut rewriting => unreachable!("it does not end"),
+        }
+        // Also if it stays as it was at the last of the reads for the configuration.
+        for port in refused_at.saturating_sub(9)..=refused_at {
+            write(port);
+            timeout(POLL_INTERVAL * 5, inputs.wait_for_change()).await.expect("it stays");
+        }
+        assert!(inputs.parse_stable(WITH_DEFAULT, &defaults, &options).await.is_ok());
+        assert!(timeout(POLL_INTERVAL * 5, inputs.wait_for_change()).await.is_err(), "it was read");
     }
 }

@@ -1,16 +1,16 @@
-//! The history that the routers of a cluster share, in etcd beside their configuration:
+//! The history that the routers of a cluster share, in etcd:
 //!
 //! ```text
-//!   KEY                               the configuration
-//!   KEY.history/REGION/CLUSTER        the record, where -R is /REGION/CLUSTER/
-//!   KEY.history/REGION/CLUSTER/ID     the text of a configuration that it names
+//!   HISTORY/REGION/CLUSTER        the record, where -R is /REGION/CLUSTER/
+//!   HISTORY/REGION/CLUSTER/ID     the text of a configuration that it names
 //! ```
 //!
+//! `HISTORY` is the key of `--config-history`, or `KEY.history` if the configuration is in etcd at `KEY`.
 //! Routers of several clusters may read one configuration, each with its own `-R`; their histories differ.
 
 use crate::resize::history::{HistoryChange, HistoryError, HistoryStore, StoredHistory};
 use lookaside_client::Network;
-use lookaside_client::config::{ConfigId, EtcdError, EtcdLocation, EtcdRecord, EtcdValue, Source};
+use lookaside_client::config::{ConfigId, EtcdError, EtcdLocation, EtcdRecord, EtcdValue};
 use lookaside_routing::{BoxFuture, RoutingPrefix};
 use std::sync::Arc;
 
@@ -18,20 +18,15 @@ use std::sync::Arc;
 pub(super) struct EtcdHistory(EtcdRecord);
 
 impl EtcdHistory {
-    /// That of the cluster `prefix`, whose configuration is at `source`; `None` if that is not in etcd.
-    pub(super) fn beside(
-        source: &Source,
-        prefix: &RoutingPrefix,
-        network: Arc<dyn Network>,
-    ) -> Option<Arc<dyn HistoryStore>> {
-        let Source::Etcd(location) = source else { return None };
-        let key = history_key(&location.key, prefix);
-        Some(Arc::new(EtcdHistory(EtcdRecord::new(EtcdLocation { key, ..location.clone() }, network))))
+    /// That of the cluster `prefix`, below `location`.
+    pub(super) fn new(location: EtcdLocation, prefix: &RoutingPrefix, network: Arc<dyn Network>) -> EtcdHistory {
+        let key = record_key(&location.key, prefix);
+        EtcdHistory(EtcdRecord::new(EtcdLocation { key, ..location }, network))
     }
 }
 
-fn history_key(key: &str, prefix: &RoutingPrefix) -> String {
-    format!("{key}.history{}", prefix.to_string().trim_end_matches('/'))
+fn record_key(history: &str, prefix: &RoutingPrefix) -> String {
+    format!("{history}{}", prefix.to_string().trim_end_matches('/'))
 }
 
 impl HistoryStore for EtcdHistory {
@@ -55,6 +50,10 @@ impl HistoryStore for EtcdHistory {
     fn location(&self) -> String {
         self.0.location().to_string()
     }
+
+    fn key(&self) -> String {
+        self.0.location().key.clone()
+    }
 }
 
 impl EtcdHistory {
@@ -67,7 +66,7 @@ impl EtcdHistory {
     fn history_error(&self, error: EtcdError) -> HistoryError {
         let location = self.0.location();
         match error {
-            EtcdError::Away(why) => HistoryError::Away(format!("{location}: {why}")),
+            EtcdError::Unavailable(why) => HistoryError::Away(format!("{location}: {why}")),
             EtcdError::Refused(why) => HistoryError::Refused(format!("{location}: {why}")),
             EtcdError::Foreign(why) => HistoryError::Unusable(format!("{location}: {why}")),
         }
@@ -81,7 +80,7 @@ mod tests {
     #[test]
     fn the_key_names_the_cluster() {
         for (prefix, key) in [("/./.", "one.history/./."), ("/region/one/", "one.history/region/one")] {
-            assert_eq!(history_key("one", &RoutingPrefix::parse(prefix).expect("a prefix")), key);
+            assert_eq!(record_key("one.history", &RoutingPrefix::parse(prefix).expect("a prefix")), key);
         }
     }
 }

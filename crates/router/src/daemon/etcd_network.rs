@@ -4,18 +4,24 @@
 use crate::backend::tls_connector::TlsNetwork;
 use crate::tls::{CertificatePaths, Certificates, TlsFiles};
 use lookaside_client::TcpNetwork;
-use lookaside_client::config::Source;
+use lookaside_client::config::{EtcdLocation, Source};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The network that reaches `source`, if that is in etcd. Fails if TLS lacks certificates.
-pub(super) fn etcd_network(source: &Source, certificates: &Arc<Certificates>) -> Result<TlsNetwork, String> {
-    let network = TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone());
-    if let Source::Etcd(location) = source {
-        let policies = location.tls_policies();
-        certificates.check_for_servers(&policies)?;
-        network.set_policies(policies);
+pub(super) fn source_network(source: &Source, certificates: &Arc<Certificates>) -> Result<TlsNetwork, String> {
+    match source {
+        Source::Etcd(location) => etcd_network(location, certificates),
+        Source::File(_) | Source::Text(_) => Ok(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
     }
+}
+
+/// The network that reaches `location`. Fails if TLS lacks certificates.
+pub(super) fn etcd_network(location: &EtcdLocation, certificates: &Arc<Certificates>) -> Result<TlsNetwork, String> {
+    let network = TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone());
+    let policies = location.tls_policies();
+    certificates.check_for_servers(&policies)?;
+    network.set_policies(policies);
     Ok(network)
 }
 
@@ -25,5 +31,5 @@ pub fn read_source(source: &Source, certificates: CertificatePaths) -> Result<St
     let files =
         TlsFiles { clients: CertificatePaths::default(), servers: certificates, handshake_max: Duration::default() };
     let certificates = Arc::new(Certificates::read(files)?);
-    source.read_through(Arc::new(etcd_network(source, &certificates)?))
+    source.read_through(Arc::new(source_network(source, &certificates)?))
 }

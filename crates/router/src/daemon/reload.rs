@@ -1,7 +1,7 @@
 //! Loads configurations, the first and all later ones.
 
 use super::etcd_history::EtcdHistory;
-use super::etcd_network::etcd_network;
+use super::etcd_network::{etcd_network, source_network};
 use super::runtime_variables::RuntimeVariablesFile;
 use crate::admin::stats_files::config_sources;
 use crate::backend::keepalive::KeepaliveNetwork;
@@ -21,10 +21,11 @@ use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use crate::tree::active_configs::ActiveConfigs;
-use lookaside_client::config::{ConfigWatcher, Source, read_config_file};
+use crate::worker::new_runtime;
+use lookaside_client::config::{ConfigWatcher, EtcdLocation, Source, read_config_file};
 use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
-use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
+use lookaside_routing::{Address, Defaults, RoutingPrefix, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
@@ -38,6 +39,8 @@ pub(super) struct ConfigLoader {
     source: Source,
     /// The network to etcd.
     etcd: Arc<TlsNetwork>,
+    /// Where the routers of the cluster share the history of their changes; `None` if they share none.
+    history: Option<Arc<dyn HistoryStore>>,
     /// `None` without `--config-cache`.
     last_good: Option<LastGoodConfig>,
     /// `None` without `--config-dump-root`.
@@ -86,13 +89,15 @@ impl ConfigLoader {
         let host = HostInfo::from_name(&host_name(), unix_s());
         let inputs = ConfigInputs::new(&source, options.macro_constants(host.id)?);
         let certificates = Arc::new(Certificates::read(options.tls.files())?);
-        let etcd = etcd_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
-        if let Source::Etcd(location) = &source
+        let etcd = source_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
+        let history = options.configuration.history(&source)?;
+        if let Some(location) = &history
             && location.user.is_some()
             && !location.is_secured
         {
             tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
         }
+        let history = history.map(|location| open_history(location, &defaults.prefix, &certificates)).transpose()?;
         let peers = options.spool.peer_policies();
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
@@ -105,6 +110,7 @@ impl ConfigLoader {
         Ok(ConfigLoader {
             source,
             etcd: Arc::new(etcd),
+            history,
             last_good,
             dump,
             inputs,
@@ -138,9 +144,9 @@ impl ConfigLoader {
         self.etcd.clone()
     }
 
-    /// Where the routers of the cluster share the history of their changes; `None` if the configuration is not in etcd.
+    /// Where the routers of the cluster share the history of their changes; `None` if they share none.
     pub(super) fn history(&self) -> Option<Arc<dyn HistoryStore>> {
-        EtcdHistory::beside(&self.source, &self.defaults.prefix, self.etcd.clone())
+        self.history.clone()
     }
 
     pub(super) fn certificates(&self) -> &Arc<Certificates> {
@@ -161,18 +167,23 @@ impl ConfigLoader {
         if let Err(why) = &content {
             eprintln!("lookaside-router: Can not read config from {}: {why}", self.source);
         }
-        let why = match self.load(content.clone()) {
+        let loaded = new_runtime()?.block_on(self.load_stable(content.clone()));
+        let why = match loaded {
             Ok(config) => {
                 self.save_last_good(&config, content.as_deref().ok());
                 return Ok(InitialConfig { config, seen: content.ok(), refusal: None });
             }
             Err(why) => why,
         };
+        // They may be what is wrong, and are watched until they are right.
+        let imported = self.inputs.imported();
         if let Some(config) = self.load_dump(&why)? {
+            self.inputs.watch(imported);
             return Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) });
         }
         let Some(last_good) = &self.last_good else { return Err(why) };
         let config = self.load(last_good.read()).map_err(|saved| format!("{why}; and of {last_good}: {saved}"))?;
+        self.inputs.watch(imported);
         tracing::error!(
             cache = %last_good,
             "Failed to configure, initial error '{why}', from backup {last_good}: starting with the last good one"
@@ -196,13 +207,13 @@ impl ConfigLoader {
     }
 
     /// The error names the source and the line.
-    pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+    fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
         let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
         self.load_from(&text, &|path| read_config_file(path))
     }
 
-    /// The same for a change of the source, together with which imported files may be replaced.
-    async fn load_change(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+    /// The same of the source, together with which imported files may be replaced.
+    async fn load_stable(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
         let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
         let parsed = self.inputs.parse_stable(&text, &self.defaults, &self.destination_options).await;
         self.complete(parsed.map_err(|error| self.source.error_context(&error.to_string()))?)
@@ -298,6 +309,15 @@ impl ConfigLoader {
     }
 }
 
+fn open_history(
+    location: EtcdLocation,
+    prefix: &RoutingPrefix,
+    certificates: &Arc<Certificates>,
+) -> Result<Arc<dyn HistoryStore>, String> {
+    let network = etcd_network(&location, certificates).map_err(|why| format!("--config-history: {why}"))?;
+    Ok(Arc::new(EtcdHistory::new(location, prefix, Arc::new(network))))
+}
+
 /// The network to servers and to the other routers, where `--spool-peers-login` logs in.
 fn spool_network(options: &Options, network: Arc<TlsNetwork>) -> Result<Arc<dyn Network>, String> {
     let Some(file) = &options.auth.spool_peers_login else { return Ok(network) };
@@ -354,7 +374,7 @@ pub(super) async fn reload_loop(
                             watcher.request_read();
                         }
                         content = watcher.next_change() => {
-                            let loaded = loader.load_change(content.clone()).await;
+                            let loaded = loader.load_stable(content.clone()).await;
                             return (content, loaded);
                         }
                     }

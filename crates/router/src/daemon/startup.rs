@@ -255,12 +255,12 @@ async fn start_resizer(
         is_takeover,
         history: host.loader.history(),
     };
-    let is_in_file = matches!(host.loader.source(), Source::File(_));
-    if is_in_file && !settings.peers.is_empty() && options.configuration.config_cache.is_none() {
+    let is_remembered = options.configuration.config_cache.is_some() || settings.history.is_some();
+    if matches!(host.loader.source(), Source::File(_)) && !settings.peers.is_empty() && !is_remembered {
         tracing::warn!(
             "several routers share servers (--spool-peers), and this one has no --config-cache: if all of them restart, none \
              knows the configuration of before, and old values may come back after a change of servers; give each a \
-             --config-cache on a disk, or put the configuration into etcd"
+             --config-cache on a disk, or all the same --config-history in etcd, or put the configuration into etcd"
         );
     }
     Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await

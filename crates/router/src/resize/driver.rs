@@ -14,7 +14,7 @@ pub(crate) use initial::{InitialCoverage, UsableConfig};
 use super::coverage::{Candidate, Coverage, CoverageSettings, SavedCoverage};
 use super::history::HistoryStore;
 use super::new_servers::Emptied;
-use super::recorder::{HistoryRecorder, SeenRecord};
+use super::recorder::{HistoryRecorder, KnownHistory};
 use super::start::ResizerChannels;
 use super::status::ResizeStatus;
 use super::store::{CoverageStore, StoredCoverage};
@@ -103,10 +103,9 @@ enum ResizeEvent {
 }
 
 impl Resizer {
-    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied. `history`
-    /// is the shared one, if it is used and as far as it is known.
+    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied.
     pub(crate) fn new(
-        (initial, history): (InitialCoverage, Option<Option<SeenRecord>>),
+        (initial, history): (InitialCoverage, KnownHistory),
         settings: ResizerSettings,
         store: Box<dyn CoverageStore>,
         (status, recorder): (Arc<ResizeStatus>, HistoryRecorder),
@@ -123,11 +122,13 @@ impl Resizer {
         let newest = coverage.covered.iter().find(|covered| covered.config.id == coverage.reads);
         let newest = newest.expect("what is read is covered").config.clone();
         let mut coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
-        if let Some(known) = history {
-            coverage.use_history();
-            known
-                .into_iter()
-                .for_each(|(revision, history)| coverage.record_history(revision, history, Duration::ZERO));
+        match history {
+            KnownHistory::Unused => {}
+            KnownHistory::Unknown => coverage.use_history(),
+            KnownHistory::Seen((revision, history)) => {
+                coverage.use_history();
+                coverage.record_history(revision, history, Duration::ZERO);
+            }
         }
         publish.send_replace(Arc::new(active_configs(&coverage, &configs, &status)));
         Resizer {

@@ -1,10 +1,10 @@
-//! The history of a cluster's configurations, which all of its routers share, in etcd beside the configuration: a router
-//! that has no memory of its own, or an outdated one, starts from it. No request passes here.
+//! The history of a cluster's configurations, which all of its routers share, in etcd: a router that has no memory of
+//! its own, or an outdated one, starts from it. No request passes here.
 //!
 //! ```text
-//!   KEY.history/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true, "is_lost": false}],
-//!                                    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
-//!   KEY.history/REGION/CLUSTER/ID   the text of that configuration
+//!   HISTORY/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true, "is_lost": false}],
+//!                                "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
+//!   HISTORY/REGION/CLUSTER/ID   the text of that configuration
 //! ```
 //!
 //! A router computes a new record from the one that it has seen, and it is stored only if that one is still there; else
@@ -38,6 +38,8 @@ pub trait HistoryStore: Send + Sync {
     fn replace(&self, change: HistoryChange) -> BoxFuture<'_, Result<StoredHistory, HistoryError>>;
     /// Where the record is. This is for errors and logs.
     fn location(&self) -> String;
+    /// The key of the record in etcd, by which an operator can remove it together with the texts.
+    fn key(&self) -> String;
 }
 
 /// A record as it is stored.

@@ -32,6 +32,15 @@ const START_ATTEMPTS_MAX: usize = 8;
 /// A record with its revision.
 pub(crate) type SeenRecord = (i64, History);
 
+/// What a driver knows of the shared history when it begins.
+pub(crate) enum KnownHistory {
+    /// None is used.
+    Unused,
+    /// The store has not replied yet.
+    Unknown,
+    Seen(SeenRecord),
+}
+
 /// What a router knows of the history when it starts.
 pub(super) struct HistoryAtStart {
     pub(super) record: SeenRecord,
@@ -58,7 +67,7 @@ impl HistoryReply {
 
 /// Connects a coverage with the store of the history.
 pub(crate) struct HistoryRecorder {
-    /// `None` if the configuration is not from etcd.
+    /// `None` if none is shared.
     store: Option<Arc<dyn HistoryStore>>,
     status: Arc<ResizeStatus>,
     /// When the store is asked although there is nothing to record.
@@ -181,6 +190,7 @@ impl HistoryRecorder {
             return;
         }
         self.status.set_history(state);
+        let key = self.store.as_ref().map(|store| store.key()).unwrap_or_default();
         match error {
             HistoryError::Away(why) => tracing::warn!(
                 why,
@@ -190,15 +200,15 @@ impl HistoryRecorder {
                 why,
                 "etcd refuses to read or write the history of the configuration's changes, so this router has one of its \
                  own, in --config-cache: old values may come back if all routers restart during a change without it; grant \
-                 the user of --config the permission readwrite with --prefix for the configuration's key and .history, or, \
-                 if the request is too large, raise etcd's --max-request-bytes"
+                 the user of --config or --config-history the permission (etcdctl role grant-permission ROLE readwrite \
+                 --prefix {key}), or, if the request is too large, raise etcd's --max-request-bytes"
             ),
             HistoryError::Unusable(why) => tracing::error!(
                 why,
                 "the history of the configuration's changes in etcd cannot be used, so this router has one of its own, in \
                  --config-cache: old values may come back if all routers restart during a change without it; run the \
-                 version that wrote the history, or let the endpoints of --config be etcd's own; or stop all routers, \
-                 remove the history (etcdctl del --prefix KEY.history) and flush all servers"
+                 version that wrote the history, or let the endpoints of --config or --config-history be etcd's own; \
+                 or stop all routers, remove the history (etcdctl del --prefix {key}) and flush all servers"
             ),
         }
     }
@@ -210,8 +220,7 @@ pub(super) fn parse(stored: &StoredHistory) -> Result<SeenRecord, HistoryError> 
     Ok((stored.revision, history.unwrap_or_default()))
 }
 
-/// Reads the history, again and again while the store does not answer: the configuration comes from there, too, so it
-/// probably answers soon.
+/// Reads the history, again and again while the store does not answer: an election in etcd takes some seconds at most.
 async fn read_until(
     end: Instant,
     store: &dyn HistoryStore,

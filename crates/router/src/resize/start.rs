@@ -13,7 +13,7 @@
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings, UsableConfig};
 use super::history::HistoryError;
-use super::recorder::{HistoryAtStart, HistoryRecorder, SeenRecord};
+use super::recorder::{HistoryAtStart, HistoryRecorder, KnownHistory, SeenRecord};
 use super::report::CoverageReport;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::ask_peers;
@@ -75,13 +75,13 @@ impl Resizer {
             None => match (unusable, &history) {
                 (Some(why), _) => return Err(unusable_state_error(&why)),
                 (None, SharedHistory::Unknown) => return Err(unknown_history_error(&settings)),
-                (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(why)),
+                (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(&settings, why)),
                 (None, SharedHistory::Unused | SharedHistory::Known(_)) => InitialCoverage::first(config.clone())?,
             },
         };
         initial.cover_recorded(recorded);
         let status = (host.status().clone(), recorder);
-        let mut resizer = Resizer::new((initial, history.into_record()), settings, store, status, network, channels);
+        let mut resizer = Resizer::new((initial, history.into_known()), settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)
     }
@@ -106,12 +106,11 @@ impl SharedHistory {
         }
     }
 
-    /// The record as far as it is known; `None` if no history is used.
-    fn into_record(self) -> Option<Option<SeenRecord>> {
+    fn into_known(self) -> KnownHistory {
         match self {
-            SharedHistory::Unused | SharedHistory::Unusable(_) => None,
-            SharedHistory::Unknown => Some(None),
-            SharedHistory::Known(record) => Some(Some(record)),
+            SharedHistory::Unused | SharedHistory::Unusable(_) => KnownHistory::Unused,
+            SharedHistory::Unknown => KnownHistory::Unknown,
+            SharedHistory::Known(record) => KnownHistory::Seen(record),
         }
     }
 }
@@ -148,12 +147,13 @@ fn unknown_history_error(settings: &ResizerSettings) -> String {
     )
 }
 
-fn unusable_history_error(why: &str) -> String {
+fn unusable_history_error(settings: &ResizerSettings, why: &str) -> String {
     format!(
         "the history of the configuration's changes in etcd cannot be used, and this router has none in --config-cache or \
          from a peer, so it does not know which servers have missed deletes: {why}; start the version that wrote the history, \
-         and name endpoints of etcd in --config that let all requests pass. Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+         and name endpoints of etcd in --config or --config-history that let all requests pass. Or, if no router of \
+         the cluster runs: remove the history (etcdctl del --prefix {}) and flush all servers before a router starts",
+        history_key(settings)
     )
 }
 
@@ -172,8 +172,13 @@ fn unusable_error(settings: &ResizerSettings, id: ConfigId, why: &str) -> String
     format!(
         "routers may read by the configuration {id} of the history, {location}/{id}, and this router cannot use it: {why}; \
          start a version that can, with what it names (certificates). Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+         history (etcdctl del --prefix {}) and flush all servers before a router starts",
+        history_key(settings)
     )
+}
+
+fn history_key(settings: &ResizerSettings) -> String {
+    settings.history.as_ref().map(|history| history.key()).unwrap_or_default()
 }
 
 fn history_location(settings: &ResizerSettings) -> String {

@@ -34,7 +34,7 @@ struct StatusView {
 /// Whether the history of the changes is shared by the routers of the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HistoryState {
-    /// The configuration is not from etcd: each router has a history of its own.
+    /// Each router has a history of its own: the configuration is not in etcd, and there is no `--config-history`.
     #[default]
     Unused,
     /// It is in etcd.

@@ -98,8 +98,8 @@ pub(super) struct WorkQueue {
     status: Arc<ResizeStatus>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
     started: BTreeSet<WorkId>,
-    /// Work whose last attempt failed, which was logged, and work that runs for the first time.
-    failed: BTreeSet<WorkId>,
+    /// Work that was begun and has not succeeded yet. Its next attempt waits, and is not logged if it fails.
+    attempted: BTreeSet<WorkId>,
     /// Work that was asked for since [`WorkQueue::retain_requested`].
     requested: BTreeSet<WorkId>,
     /// The purge that was started last.
@@ -110,9 +110,9 @@ pub(super) struct WorkQueue {
 impl WorkQueue {
     /// Without work, of one of `routers` that change the same servers.
     pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>, routers: usize) -> WorkQueue {
-        let (running, started, failed) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
+        let (running, started, attempted) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
         let (purge_limits, requested) = (PurgeLimits::shared_by(routers), BTreeSet::new());
-        WorkQueue { network, status, running, started, failed, requested, last_purge: None, purge_limits }
+        WorkQueue { network, status, running, started, attempted, requested, last_purge: None, purge_limits }
     }
 
     pub(super) fn clear(&mut self) {
@@ -145,9 +145,9 @@ impl WorkQueue {
         if let Work::Purge { purge, .. } = &work {
             self.last_purge = Some(purge.clone());
         }
-        let delay = if self.failed.contains(&id) { RETRY } else { Duration::ZERO };
+        let delay = if self.attempted.contains(&id) { RETRY } else { Duration::ZERO };
         let (network, status, limits) = (self.network.clone(), self.status.clone(), self.purge_limits);
-        let is_logged = self.failed.insert(id);
+        let is_logged = self.attempted.insert(id);
         self.running.push(Box::pin(async move {
             sleep(delay).await;
             match work {
@@ -167,11 +167,11 @@ impl WorkQueue {
         }));
     }
 
-    /// Drops the failures of work that is no longer needed: it does not run, is none of `purges`, and was not asked for
+    /// Drops the attempts at work that is no longer needed: it does not run, is none of `purges`, and was not asked for
     /// since the last call.
     pub(super) fn retain_requested(&mut self, purges: &[Purge]) {
         let requested = std::mem::take(&mut self.requested);
-        self.failed.retain(|id| {
+        self.attempted.retain(|id| {
             // Purges take turns.
             let is_pending = matches!(id, WorkId::Purge(purge) if purges.contains(purge));
             is_pending || requested.contains(id) || self.started.contains(id)
@@ -193,7 +193,7 @@ impl WorkQueue {
         };
         self.started.remove(&id);
         if is_done {
-            self.failed.remove(&id);
+            self.attempted.remove(&id);
         }
         done
     }
@@ -441,14 +441,14 @@ mod tests {
         let server = |name: &str| Address(name.into());
         let empty = |name| WorkId::Empty(config, server(name));
         let purge = Purge { config, server: server("c:1"), number: 1 };
-        work.failed = [empty("a:1"), empty("b:1"), WorkId::Purge(purge.clone())].into();
+        work.attempted = [empty("a:1"), empty("b:1"), WorkId::Purge(purge.clone())].into();
         work.start(Work::Empty { config, server: server("a:1"), emptying: Emptying::Flush });
         work.start(Work::Empty { config, server: server("d:1"), emptying: Emptying::Flush });
         work.retain_requested(std::slice::from_ref(&purge));
-        assert_eq!(work.failed.len(), 3, "what runs for the first time, what runs again, and a purge");
-        assert!(!work.failed.contains(&empty("b:1")));
+        assert_eq!(work.attempted.len(), 3, "what runs for the first time, what runs again, and a purge");
+        assert!(!work.attempted.contains(&empty("b:1")));
         work.clear();
         work.retain_requested(&[]);
-        assert!(work.failed.is_empty());
+        assert!(work.attempted.is_empty());
     }
 }

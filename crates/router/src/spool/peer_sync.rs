@@ -66,7 +66,8 @@ struct PeerSync<'a> {
     queried_at: Instant,
     /// Servers that it may have fenced and need not.
     unreleased: BTreeSet<Address>,
-    /// Requests for fences say how long these last.
+    /// Requests for fences say how long these last. Without it a peer whose time-out is shorter reads the server again
+    /// while this router still acknowledges deletes.
     knows_durations: bool,
     /// The peer has set a fence, and confirms it when permits of its clients have ended; or it is to be asked once
     /// more.
@@ -129,9 +130,10 @@ impl PeerSync<'_> {
     /// Releases servers without a backlog and renews the fences of the others.
     async fn sync(&mut self, backlog_state: GetBacklogState<'_>) -> Result<(), PeerError> {
         let fenced = self.update_fences(backlog_state);
-        self.knows_durations |= !self.connection.is_open();
         if !self.connection.is_open() || self.queried_at.elapsed() > self.peers.confirmed_for() / 4 {
             self.query_fenced(&fenced, backlog_state).await?;
+            // A later version may have taken over its connections.
+            self.knows_durations = true;
         }
         self.release_servers().await?;
         self.renew_fences(&fenced).await

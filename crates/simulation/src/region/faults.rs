@@ -247,18 +247,25 @@ impl SimulatedRegion {
         }
     }
 
-    /// A new process takes over the spool when the old one has answered what it had begun. Connections are closed.
+    /// A new process takes over the spool and the covered configurations when the old one has answered what it had
+    /// begun. Connections are closed.
     async fn upgrade_router(&self, router: RouterName, rng: &mut fastrand::Rng) {
         let host = &router.host();
         if !self.programs.begin_fault(host) {
             return;
         }
         let running = self.routers.borrow_mut().remove(&router);
+        let is_changing = running.as_ref().is_some_and(|running| running.active.borrow().is_changing());
         if running.is_some_and(|running| running.commands.send(RouterCommand::Exit).is_ok()) {
-            self.checker.count(|tally| tally.upgrades += 1);
+            self.checker.count(|tally| {
+                tally.upgrades += 1;
+                tally.upgrades_in_changes += u64::from(is_changing);
+            });
             self.programs.wait_for_end(host).await;
+            self.take_over_router(router, rng.u64(..));
+        } else {
+            self.start_router(router, rng.u64(..));
         }
-        self.start_router(router, rng.u64(..));
         self.programs.end_fault(host);
     }
 

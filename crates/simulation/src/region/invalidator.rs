@@ -139,17 +139,22 @@ impl SimulatedRegion {
         });
     }
 
-    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+    /// The connections of the invalidator to the routers of a cluster.
+    pub(super) fn connect_routers(&self, cluster: usize, statistics: &Statistics, seed: u64) -> RouterDelivery {
         let addresses: Vec<String> =
             self.plan.routers(cluster).map(|router| address(&router.host()).0.to_string()).collect();
         let network = self.network.host(&invalidator_host(self.index));
-        let routers = connect_routers(
+        connect_routers(
             &addresses,
             ROUTER_TIMEOUT_MS,
             &network,
             &statistics.clusters()[cluster - self.clusters().start],
             seed ^ cluster as u64,
-        );
+        )
+    }
+
+    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+        let routers = self.connect_routers(cluster, &statistics, seed);
         let log = ClusterLog::new(self.invalidated.clone(), self.plan.commits_per_flush);
         let delivery = CheckedDelivery {
             routers,

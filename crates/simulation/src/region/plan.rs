@@ -185,6 +185,13 @@ impl RunPlan {
         }
     }
 
+    /// Small clusters whose routers are each other's peers.
+    #[cfg(test)]
+    pub(super) fn of_peers(routers: usize) -> RunPlan {
+        let plan = RunPlan::of_several(&mut fastrand::Rng::with_seed(0), false);
+        RunPlan { routers, spool_mode: SpoolMode::Large, has_marker_pool: false, ..plan }
+    }
+
     /// The plan with clients that know no leases, in some runs. `disabled` matters in it.
     pub(super) fn with_plain_clients(self, seed: u64, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{Nothing, PlainLeases};

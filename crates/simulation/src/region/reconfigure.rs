@@ -126,3 +126,6 @@ impl SimulatedRegion {
         self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

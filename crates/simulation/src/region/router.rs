@@ -35,6 +35,16 @@ pub(super) struct RunningRouter {
 impl SimulatedRegion {
     /// Starts a router with the configuration in its file.
     pub(crate) fn start_router(&self, router: RouterName, seed: u64) {
+        self.start_process(router, seed, false);
+    }
+
+    /// The same, by a process that takes over from one that has just handed over. The covered configurations that this
+    /// one has left are up to date: no peer and no history is asked.
+    pub(super) fn take_over_router(&self, router: RouterName, seed: u64) {
+        self.start_process(router, seed, true);
+    }
+
+    fn start_process(&self, router: RouterName, seed: u64, is_takeover: bool) {
         let text = self.configuration_file(router);
         let process = Process::default();
         let network = self.network.host(&router.host());
@@ -66,6 +76,7 @@ impl SimulatedRegion {
             publish,
             history: self.history(router),
             coverage: self.coverages.borrow_mut().entry(router).or_default().clone(),
+            is_takeover,
             covers: !matches!(self.disabled, DisabledGuarantee::Resize | DisabledGuarantee::Gutter),
             seed,
         };

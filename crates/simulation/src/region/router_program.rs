@@ -50,6 +50,8 @@ pub(super) struct RouterProgram {
     pub(super) history: Option<Arc<dyn HistoryStore>>,
     /// Whether a change of the configuration goes through its steps.
     pub(super) covers: bool,
+    /// Whether the process takes over from one that has just handed over.
+    pub(super) is_takeover: bool,
     pub(super) seed: u64,
 }
 
@@ -67,7 +69,7 @@ impl RouterProgram {
                 peers: self.peers.clone(),
                 ignores_missing_peers: false,
                 threads: THREADS,
-                is_takeover: false,
+                is_takeover: self.is_takeover,
                 history: self.history.clone(),
             };
             let (disk, network) = (self.coverage.clone(), self.network.clone());

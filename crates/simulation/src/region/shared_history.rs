@@ -86,4 +86,8 @@ impl HistoryStore for SharedHistory {
     fn location(&self) -> String {
         "the shared history".to_owned()
     }
+
+    fn key(&self) -> String {
+        "history".to_owned()
+    }
 }

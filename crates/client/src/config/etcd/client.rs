@@ -202,7 +202,7 @@ impl EtcdClient {
         match response.status() {
             StatusCode::OK => Ok(response),
             status => {
-                let (why, is_etcds) = refusal(status, response.into_body()).await;
+                let (why, is_from_etcd) = refusal(status, response.into_body()).await;
                 // A changed role takes effect with the next login.
                 let is_outdated_login = why.contains("auth store is old");
                 // Its status is also that of a full disk and of too many requests, which end.
@@ -216,9 +216,9 @@ impl EtcdClient {
                 );
                 Err(match is_too_large || is_refused && !is_outdated_login {
                     // A proxy refuses what it finds too large, too, and then etcd does not get it.
-                    true if is_etcds || status == StatusCode::PAYLOAD_TOO_LARGE => EtcdError::Refused(why),
+                    true if is_from_etcd || status == StatusCode::PAYLOAD_TOO_LARGE => EtcdError::Refused(why),
                     true => EtcdError::Foreign(why),
-                    false => EtcdError::Away(why),
+                    false => EtcdError::Unavailable(why),
                 })
             }
         }
@@ -386,6 +386,7 @@ async fn refusal(status: StatusCode, mut body: Incoming) -> (String, bool) {
     let why = field("message").or_else(|| field("error"));
     // Its gateway has the number of gRPC's status beside the text.
     let has_code = fields.as_ref().is_some_and(|fields| fields.get("code").is_some_and(serde_json::Value::is_u64));
-    let is_etcds = why.as_ref().is_some_and(|why| has_code || why.starts_with("etcdserver") || why.starts_with("grpc"));
-    (why.unwrap_or_else(|| format!("the reply is {status}, without a reason of etcd")), is_etcds)
+    let is_from_etcd =
+        why.as_ref().is_some_and(|why| has_code || why.starts_with("etcdserver") || why.starts_with("grpc"));
+    (why.unwrap_or_else(|| format!("the reply is {status}, without a reason of etcd")), is_from_etcd)
 }

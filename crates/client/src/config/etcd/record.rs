@@ -39,7 +39,7 @@ pub struct EtcdValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EtcdError {
     /// It does not answer, or cannot now.
-    Away(String),
+    Unavailable(String),
     /// It refuses: the user lacks a permission, or the request is too large.
     Refused(String),
     /// Something else refuses: a proxy, or another program at that port.
@@ -50,7 +50,7 @@ impl EtcdError {
     /// The same with another text.
     pub(super) fn map(self, change: impl FnOnce(&str) -> String) -> EtcdError {
         match self {
-            EtcdError::Away(why) => EtcdError::Away(change(&why)),
+            EtcdError::Unavailable(why) => EtcdError::Unavailable(change(&why)),
             EtcdError::Refused(why) => EtcdError::Refused(change(&why)),
             EtcdError::Foreign(why) => EtcdError::Foreign(change(&why)),
         }
@@ -59,14 +59,14 @@ impl EtcdError {
 
 impl fmt::Display for EtcdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (EtcdError::Away(why) | EtcdError::Refused(why) | EtcdError::Foreign(why)) = self;
+        let (EtcdError::Unavailable(why) | EtcdError::Refused(why) | EtcdError::Foreign(why)) = self;
         f.write_str(why)
     }
 }
 
 impl From<String> for EtcdError {
     fn from(why: String) -> EtcdError {
-        EtcdError::Away(why)
+        EtcdError::Unavailable(why)
     }
 }
 
@@ -160,8 +160,8 @@ impl EtcdRecord {
                 // It may still reply.
                 Err(_) => {}
                 Ok(None) if foreign == failures.len() => return Err(EtcdError::Foreign(failures.join("; "))),
-                Ok(None) => return Err(EtcdError::Away(failures.join("; "))),
-                Ok(Some((_, Err(EtcdError::Away(why))))) => failures.push(why),
+                Ok(None) => return Err(EtcdError::Unavailable(failures.join("; "))),
+                Ok(Some((_, Err(EtcdError::Unavailable(why))))) => failures.push(why),
                 Ok(Some((_, Err(EtcdError::Foreign(why))))) => {
                     failures.push(why);
                     foreign += 1;

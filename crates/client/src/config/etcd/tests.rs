@@ -183,7 +183,7 @@ async fn an_endpoint_that_is_down_or_hangs_is_replaced_by_the_others() {
 async fn each_endpoint_is_asked_once() {
     let (refusing, hanging) = (vec!["a:1", "c:3"], vec!["b:2"]);
     let (network, record) = record_at("etcd://a:1,b:2,c:3/k", Script { refusing, hanging, ..Script::default() });
-    let Err(EtcdError::Away(why)) = record.replace(2, "ours", &[], &[]).await else { panic!("none replies") };
+    let Err(EtcdError::Unavailable(why)) = record.replace(2, "ours", &[], &[]).await else { panic!("none replies") };
     assert!(["a:1: ", "b:2: no reply within", "c:3: "].iter().all(|part| why.contains(part)), "{why}");
     assert_eq!(network.0.lock().unwrap().connects.len(), 3);
 }
@@ -269,7 +269,7 @@ async fn a_refusal_differs_from_an_outage() {
         outcomes.push(match record.replace(2, "ours", &[], &[]).await {
             Ok(_) => "made",
             Err(EtcdError::Refused(why)) if why.contains("a:1: ") => "refused",
-            Err(EtcdError::Away(_)) => "away",
+            Err(EtcdError::Unavailable(_)) => "away",
             Err(error) => panic!("{error:?} names no endpoint"),
         });
     }

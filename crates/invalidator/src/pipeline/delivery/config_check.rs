@@ -34,9 +34,9 @@ struct CoverageReport {
     claims: BTreeSet<String>,
 }
 
-/// What a difference means.
+/// What a difference between the configurations of a cluster's routers means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum DifferenceEffect {
+pub enum DifferenceEffect {
     /// Each router's deletes reach what the others serve.
     Covered,
     /// They may not.
@@ -118,12 +118,7 @@ impl RouterDelivery {
         }
         let mut comparison = Comparison::default();
         loop {
-            let digests: BTreeMap<usize, String> = join_all(self.routers().map(Router::config_digest))
-                .await
-                .into_iter()
-                .enumerate()
-                .filter_map(|(at, digest)| Some((at, digest?)))
-                .collect();
+            let digests = self.config_digests().await;
             let distinct: BTreeSet<&String> = digests.values().collect();
             self.statistics.set_router_configs(distinct.len());
             match comparison.record_digests(&digests, self.router_count(), Instant::now()) {
@@ -138,9 +133,21 @@ impl RouterDelivery {
         }
     }
 
-    async fn log_difference(&self, digests: &BTreeMap<usize, String>, comparison: &mut Comparison) {
+    /// The digest of the configuration by which each router routes that answers, by its index.
+    pub async fn config_digests(&self) -> BTreeMap<usize, String> {
+        let digests = join_all(self.routers().map(Router::config_digest)).await;
+        digests.into_iter().enumerate().filter_map(|(at, digest)| Some((at, digest?))).collect()
+    }
+
+    /// Asks `routers`, which are indexes, for their reports: the effect of a difference between them. One that sends
+    /// none may serve anything.
+    pub async fn difference_effect(&self, routers: impl IntoIterator<Item = usize>) -> DifferenceEffect {
         let report = |at: usize| async move { serde_json::from_slice(&self.router(at).coverage().await?).ok() };
-        let effect = effect_of(&join_all(digests.keys().copied().map(report)).await);
+        effect_of(&join_all(routers.into_iter().map(report)).await)
+    }
+
+    async fn log_difference(&self, digests: &BTreeMap<usize, String>, comparison: &mut Comparison) {
+        let effect = self.difference_effect(digests.keys().copied()).await;
         if !comparison.record_effect(effect) {
             return;
         }

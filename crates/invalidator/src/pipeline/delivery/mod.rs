@@ -14,7 +14,7 @@
 //! Not here: delays and retries. Keys that no router has acknowledged go back to the pipeline.
 
 mod batch;
-mod config_check;
+pub mod config_check;
 mod connect;
 mod demotion;
 mod flush;

@@ -103,6 +103,10 @@ impl HistoryStore for MemoryHistory {
     }
 
     fn location(&self) -> String {
-        "etcd://a:1/k.history/./.".to_owned()
+        format!("etcd://a:1/{}", self.key())
+    }
+
+    fn key(&self) -> String {
+        "k.history/./.".to_owned()
     }
 }
