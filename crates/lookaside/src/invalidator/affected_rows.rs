@@ -45,7 +45,8 @@ impl AffectedRows {
         };
         let read = match database.read_rows(&TcpNetwork, (rules, rule), selection.as_ref()).await {
             Ok(read) => read,
-            Err(why) => return AffectedRows::unread(rule, &why.to_string()),
+            // Not as a source: this command reads no log.
+            Err(why) => return AffectedRows::unread(rule, why.reason()),
         };
         match find_keys(rule, statement, &read, ignores) {
             Ok(found) => found,
