@@ -174,6 +174,10 @@ def test_try_shows_the_keys_of_the_rows_that_a_statement_would_change(typed, rou
             shown = try_rows(typed, sql)
             (table,) = shown["tables"]
             assert (shown["keys"], table["rows"], table["change"]) == (expected, rows, "rows"), shown
+            # Both were said of an UPDATE of ignored columns: each row deletes keys, and nothing is deleted.
+            assert any("each row of app.typed that it changes deletes" in note for note in shown["notes"]) == (
+                not any("nothing is deleted" in note for note in shown["notes"])
+            ), shown
             # `it's; DROP` has a space: it is no key.
             refused = any("refused as a key" in note for note in shown["notes"])
             assert refused == ("LIKE" in sql), shown
