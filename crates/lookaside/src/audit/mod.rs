@@ -58,9 +58,20 @@ async fn audit(options: &Options, queries: &Queries) -> Result<()> {
     let login = options.router_login.as_deref();
     let routers = LoginNetwork::for_routers(&network, login, None).map_err(|why| anyhow!(why))?;
     let mut comparison = RowComparison::open(options, &routers).await?;
+    let ended = run_rounds(options, queries, &mut comparison, &*network).await;
+    comparison.close().await;
+    ended
+}
+
+async fn run_rounds(
+    options: &Options,
+    queries: &Queries,
+    comparison: &mut RowComparison<'_>,
+    network: &dyn Network,
+) -> Result<()> {
     loop {
         let mut round = AuditRound::default();
-        let keys = comparison.find_keys(queries, &*network, fastrand::u64(..), &mut round).await?;
+        let keys = comparison.find_keys(queries, network, fastrand::u64(..), &mut round).await?;
         comparison.compare_all(queries, &keys, &mut round).await?;
         round.print(options.json)?;
         if options.once {

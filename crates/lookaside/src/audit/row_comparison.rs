@@ -63,6 +63,14 @@ impl<'a> RowComparison<'a> {
         })
     }
 
+    /// Ends the connections to the databases.
+    pub async fn close(self) {
+        self.database.close().await;
+        if let Some(master) = self.master {
+            master.close().await;
+        }
+    }
+
     /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides. A list or a server that cannot be
     /// read is counted as failed, and does not keep the round from the keys of the others.
     pub async fn find_keys(
