@@ -131,13 +131,18 @@ impl From<mysql_async::Error> for ReadError {
     fn from(error: mysql_async::Error) -> ReadError {
         use mysql_async::DriverError::{MixedParams, Params, StmtParamsMismatch, StmtParamsNumberExceedsLimit};
         match &error {
-            mysql_async::Error::Server(_)
-            | mysql_async::Error::Driver(
+            mysql_async::Error::Server(error) => ReadError::Refused(anyhow!("the database refuses: {error}")),
+            mysql_async::Error::Driver(
                 MixedParams | Params(_) | StmtParamsMismatch { .. } | StmtParamsNumberExceedsLimit { .. },
-            ) => ReadError::Refused(error.into()),
-            _ => ReadError::Broken(error.into()),
+            ) => ReadError::Refused(mysql_error(&error)),
+            _ => ReadError::Broken(mysql_error(&error)),
         }
     }
+}
+
+/// The driver's words for an error have those of its source, which would be shown twice.
+fn mysql_error(error: &mysql_async::Error) -> Error {
+    anyhow!("{error}")
 }
 
 impl From<QueryError> for ReadError {
@@ -183,7 +188,8 @@ impl DatabaseConnection {
             bail!("the URL must be sqlite:///PATH, or begin with mysql://, mariadb:// or postgres://");
         }
         let options = mysql_options(&MysqlOptions::from_url(url)?)?;
-        let connection = mysql_async::Conn::new(options).await.context("connecting to the database")?;
+        let connection = mysql_async::Conn::new(options).await;
+        let connection = connection.map_err(|error| mysql_error(&error).context("connecting to the database"))?;
         Ok(DatabaseConnection::Mysql(connection))
     }
 
