@@ -161,7 +161,17 @@ def test_a_value_whose_delete_fails_is_reported(database, cluster, tmp_path):
     cluster.router.wait_ready(lambda: answers(cluster.port))
     done = subprocess.run([*audit.command, "--repair"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "deleting user:1: " in done.stderr, done
-    assert json.loads(done.stdout) == {"key": "user:1", "cluster": "one", "found": "stale", "deleted": False}
+    assert json.loads(done.stdout) == {
+        "key": "user:1", "cluster": "one", "found": "stale", "deleted": False, "cached": "wrong", "expected": "ada",
+    }  # fmt: skip
+    # The values are what distinguishes a mistaken query from an old value. They are no part of the text by default.
+    for arguments, line in [
+        ([], "stale one user:1"),
+        (["--show-values"], 'stale one user:1 cached="wrong" expected="ada"'),
+    ]:
+        command = [word for word in audit.command if word != "--json"]
+        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        assert shown.stdout.splitlines()[0] == line, shown
     # Otherwise the audit goes on, and says what has failed.
     running = ContinuousAudit(audit, "--repair")
     try:
@@ -474,6 +484,16 @@ def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):
         cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
         audit = Audit(mariadb.url, tmp_path, cluster)
         fill_users(cluster)
+
+        def status(name: str) -> int:
+            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
+            return int(cursor.fetchone()[1])
+
+        # One that ended without a word of it was logged by the server as aborted.
+        aborted, connected = status("Aborted_clients"), status("Threads_connected")
+        audit.run()
+        eventually(lambda: status("Threads_connected") == connected, "the audit's connection has ended")
+        assert status("Aborted_clients") == aborted
         (tmp_path / "queries.toml").write_text(
             QUERIES
             + """
@@ -483,14 +503,12 @@ sql = "SELECT name FROM gone WHERE id = {id}"
 list = "SELECT id FROM users"
 """
         )
-
-        def status(name: str) -> int:
-            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
-            return int(cursor.fetchone()[1])
-
         running = ContinuousAudit(audit)
         try:
             running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares")
+            # It was there twice: as the driver's words, and as their cause.
+            failure = next(line for line in running.log().splitlines() if "1146" in line)
+            assert failure.count("1146") == 1, failure
             before, rounds = status("Connections"), len(running.lines())
             eventually(lambda: len(running.lines()) >= rounds + 20, "twenty rounds, each with three errors", 60)
             assert status("Connections") - before <= 3, "the health checks of others, at most"

@@ -11,6 +11,7 @@
 //! | [`cache`] | reads and deletes values |
 //! | [`cached_value`] | decodes them |
 //! | [`key_listing`] | lists the keys that servers have |
+//! | [`shown_value`] | values in the report |
 //! | [`row_comparison`] | runs a round, with the [`key_sample`] that it compares and the [`suspects`] that it reads again |
 //! | [`round`] | what a round has found |
 //! | [`backoff`] | when something that has failed is tried again |
@@ -27,6 +28,7 @@ mod options;
 mod queries;
 mod round;
 mod row_comparison;
+mod shown_value;
 mod suspects;
 
 pub use options::Options;

@@ -18,6 +18,7 @@ use super::{
     options::Options,
     queries::{Queries, Query},
     round::AuditRound,
+    shown_value::{quote, show_cached, show_expected},
     suspects::{Suspect, Suspects},
 };
 use anyhow::{Context as _, Error, Result, anyhow};
@@ -202,12 +203,21 @@ impl<'a> RowComparison<'a> {
     fn print_wrong(&self, suspect: &Suspect<'_>, outcome: Outcome, is_deleted: bool) -> Result<()> {
         let key = printable_key(suspect.key);
         let (cluster, found) = (&self.clusters[suspect.cluster].name, Outcome::NAMES[outcome as usize]);
+        let cached = suspect.seen.cached.as_ref().and_then(|item| show_cached(&item.value));
+        let expected = show_expected(suspect.query.format, suspect.seen.after.as_deref());
         let mut out = std::io::stdout().lock();
-        match self.options.json {
-            true => {
-                writeln!(out, "{}", json!({ "key": key, "cluster": cluster, "found": found, "deleted": is_deleted }))?
+        if self.options.json {
+            let wrong = json!({
+                "key": key, "cluster": cluster, "found": found, "deleted": is_deleted, "cached": cached,
+                "expected": expected,
+            });
+            writeln!(out, "{wrong}")?;
+        } else {
+            write!(out, "{found} {cluster} {key}{}", if is_deleted { " (deleted)" } else { "" })?;
+            if self.options.show_values {
+                write!(out, " cached={} expected={}", quote(cached.as_deref()), quote(expected.as_deref()))?;
             }
-            false => writeln!(out, "{found} {cluster} {key}{}", if is_deleted { " (deleted)" } else { "" })?,
+            writeln!(out)?;
         }
         Ok(out.flush()?)
     }
