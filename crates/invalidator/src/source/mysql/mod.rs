@@ -70,7 +70,7 @@ pub use assembler::KEYS_OF_COMMIT_MAX;
 pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use options::MysqlOptions;
 pub use row_reading::read_rows;
-pub use rule_check::check_rules;
+pub use rule_check::{check_rules, check_settings};
 pub use table_statement::{ChangedTable, find_changed_tables};
 pub use unsafe_setting::{UnsafeSetting, strip_acceptance};
 pub use xa::KEYS_HELD_MAX;

@@ -6,7 +6,7 @@ use super::{
     connection::{MysqlConnection, text},
     options::MysqlOptions,
     rows::LogColumn,
-    server_check::variables,
+    server_check::{Server, variables},
     unsafe_setting::UnsafeSetting,
 };
 use crate::{
@@ -36,6 +36,19 @@ pub async fn check_rules(
         }
     }
     Ok(problems)
+}
+
+/// The problems of the server's settings, for whatever a start would refuse or warn of. They are warnings: the rules fit.
+pub async fn check_settings(network: &dyn Network, options: &MysqlOptions) -> Result<Vec<RuleProblem>, SourceError> {
+    let mut connection = MysqlConnection::open(network, options).await?;
+    let warnings = match Server::inspect_all(&mut connection, options).await {
+        Ok(server) => server.warnings,
+        Err(SourceError::UnsafeSettings { why } | SourceError::Unusable { why }) => {
+            vec![format!("lookaside-invalidator would not start: {why}")]
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(warnings.into_iter().map(|why| RuleProblem { table: None, kind: ProblemKind::Warning, why }).collect())
 }
 
 /// Fails if the log lacks what the rules in use need: rows that are read from now on may be inexpressible.
