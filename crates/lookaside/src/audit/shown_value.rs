@@ -48,6 +48,7 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::slice::from_ref;
 
     #[test]
     fn values_are_shown_as_text() {
@@ -65,8 +66,8 @@ mod tests {
         let (name, none) = (column("name", Some("ada")), column("email", None));
         let (text, json) = (ValueFormat::Text, ValueFormat::Json);
         assert_eq!(show_expected(text, None), None);
-        assert_eq!(show_expected(text, Some(&[name.clone()])).as_deref(), Some("ada"));
-        assert_eq!(show_expected(text, Some(&[none.clone()])), None);
+        assert_eq!(show_expected(text, Some(from_ref(&name))).as_deref(), Some("ada"));
+        assert_eq!(show_expected(text, Some(from_ref(&none))), None);
         let both = show_expected(json, Some(&[name.clone(), none])).expect("a row");
         assert_eq!(serde_json::from_str::<Value>(&both).expect("JSON"), json!({ "name": "ada", "email": null }));
         assert_eq!(show_expected(json, Some(&[name])).as_deref(), Some("{\"name\":\"ada\"}"));
