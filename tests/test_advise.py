@@ -32,6 +32,12 @@ def requests_of_table_1():
             yield f"{second},feed:{rng.randrange(20)},10,1000,user{rng.randrange(30)},set,0"
 
 
+def test_a_trace_that_is_missing_is_reported_once(tmp_path):
+    # The system's reason was there twice.
+    done = advise(tmp_path / "missing.csv")
+    assert done.returncode == 1 and done.stderr.count("No such file") == 1, done.stderr
+
+
 def test_the_families_of_the_paper_are_placed_as_in_the_paper(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("\n".join(requests_of_table_1()) + "\n")

@@ -1,6 +1,7 @@
 """`lookaside audit` goes on when a database, a cluster, a server or a delete fails, and says what has failed."""
 
 import json
+import subprocess
 
 import pytest
 from audit import CREATE, QUERIES, ROWS, Audit, database_fixture, fill_users, restart_router, sqlite_audit  # noqa: F401 - a fixture
@@ -18,7 +19,18 @@ def test_a_value_whose_delete_fails_is_reported(database, cluster, tmp_path):
     restart_router(cluster, configuration)
     done = audit.execute("--repair")
     assert done.returncode == 1 and "deleting user:1: " in done.stderr, done
-    assert json.loads(done.stdout) == {"key": "user:1", "cluster": "one", "found": "stale", "deleted": False}
+    wrong = {"key": "user:1", "cluster": "one", "found": "stale", "deleted": False}
+    assert json.loads(done.stdout) == wrong
+    # The values are what distinguishes a mistaken query from an old value. They may be personal data.
+    done = audit.execute("--repair", "--show-values")
+    assert json.loads(done.stdout) == {**wrong, "cached": "wrong", "expected": "ada"}
+    command = [word for word in audit.command if word != "--json"]
+    for arguments, line in [
+        ([], "stale one user:1"),
+        (["--show-values"], 'stale one user:1 cached="wrong" expected="ada"'),
+    ]:
+        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        assert shown.stdout.splitlines()[0] == line, shown
     # Otherwise the audit goes on, and says what has failed.
     with audit.repeated("--repair") as running:
         running.wait_round(lambda counts: counts["stale"] == 1 and counts["failed"] == 1, "the delete is counted")
@@ -121,6 +133,16 @@ def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):
         cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
         audit = Audit(mariadb.url, tmp_path, cluster)
         fill_users(cluster)
+
+        def status(name: str) -> int:
+            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
+            return int(cursor.fetchone()[1])
+
+        # One that ended without a word of it was logged by the server as aborted.
+        aborted, connected = status("Aborted_clients"), status("Threads_connected")
+        audit.run()
+        eventually(lambda: status("Threads_connected") == connected, "the audit's connection has ended")
+        assert status("Aborted_clients") == aborted
         audit.write_queries(
             QUERIES
             + """
@@ -130,13 +152,11 @@ sql = "SELECT name FROM gone WHERE id = {id}"
 list = "SELECT id FROM users"
 """
         )
-
-        def status(name: str) -> int:
-            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
-            return int(cursor.fetchone()[1])
-
         with audit.repeated() as running:
             running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares")
+            # It was there twice: as the driver's words, and as their cause.
+            failure = next(line for line in running.log().splitlines() if "1146" in line)
+            assert failure.count("1146") == 1, failure
             before, rounds = status("Connections"), len(running.lines())
             eventually(lambda: len(running.lines()) >= rounds + 20, "twenty rounds, each with three errors", 60)
             assert status("Connections") - before <= 3, "the health checks of others, at most"

@@ -52,6 +52,8 @@ def test_a_servers_and_an_invalidators_events(tmp_path):
         # What the invalidator calls a server is a router to the operator, and was called a server in the log.
         eventually(lambda: len(router_events()) >= 2, "it logs that its router is down")
         assert any("router does not answer" in event["message"] for event in router_events())
+        # The only router of its cluster.
+        assert not any("go to the cluster's other routers" in event["message"] for event in router_events())
         assert not any("server" in event or "server" in event["message"] for event in events(invalidator))
         for process in (server, invalidator):
             process.stop()

@@ -1,6 +1,7 @@
 """`lookaside invalidator try` shows the keys of a row, and of the rows that a statement would change."""
 
 import json
+import re
 
 import pytest
 from processes import ROOT, Invalidator
@@ -102,6 +103,12 @@ def test_try_shows_what_the_database_makes_of_a_statement(users, tmp_path):
         assert found["keys"] == ["named", "user:1"]
     missing = tried("DELETE FROM other.users")["tables"][0]
     assert any("does not exist" in why for why in missing["problems"]), missing
+    if users.sql is not POSTGRES:
+        with users.connection.cursor() as cursor:
+            cursor.execute("SHOW GRANTS")
+            user, host = re.search(r"TO [`'](.*?)[`']@[`'](.*?)[`']", cursor.fetchone()[0]).groups()
+        grant = f"GRANT SELECT ON other.users TO '{user}'@'{host}'"
+        assert any(why.endswith(grant) for why in missing["problems"]), missing
     rules.write_text(RULE.replace("{id}", "{gone}"))
     unfit = tried("DELETE FROM app.users")
     assert any("has no column gone" in note for note in unfit["notes"]), unfit
@@ -167,6 +174,10 @@ def test_try_shows_the_keys_of_the_rows_that_a_statement_would_change(typed, rou
             shown = try_rows(typed, sql)
             (table,) = shown["tables"]
             assert (shown["keys"], table["rows"], table["change"]) == (expected, rows, "rows"), shown
+            # Both were said of an UPDATE of ignored columns: each row deletes keys, and nothing is deleted.
+            assert any("each row of app.typed that it changes deletes" in note for note in shown["notes"]) == (
+                not any("nothing is deleted" in note for note in shown["notes"])
+            ), shown
             # `it's; DROP` has a space: it is no key.
             refused = any("refused as a key" in note for note in shown["notes"])
             assert refused == ("LIKE" in sql), shown

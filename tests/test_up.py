@@ -205,12 +205,15 @@ def test_a_postgresql_is_prepared_and_its_slot_dropped_at_the_end(tmp_path, post
         assert region.stop() == 0, region.log()
     with postgres.connect() as connection:
         assert connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall() == []
+    assert "pg_drop_replication_slot" not in region.log()
 
 
 def test_a_region_on_postgresql_with_a_directory_continues_where_it_stopped(tmp_path, postgres):
     arguments = ["--clusters", "1", "--servers", "1", "--database", postgres.url]
     region = Up(tmp_path, *arguments)
     assert region.stop() == 0
+    # The server keeps its log for the slot.
+    assert "SELECT pg_drop_replication_slot('lookaside_up')" in region.log()
     region.log_path.unlink()
     with postgres.connect() as connection:
         connection.execute("SELECT lookaside_invalidate('user:1')")

@@ -205,6 +205,14 @@ impl RowDatabase {
         }
     }
 
+    /// The problems of its settings, for which a start would be refused or warn. PostgreSQL has none beside those of rules.
+    pub async fn check_settings(&self, network: &dyn Network) -> Result<Vec<RuleProblem>, SourceError> {
+        match self {
+            RowDatabase::Mysql(server) => mysql::check_settings(network, server).await,
+            RowDatabase::Postgres(_) => Ok(Vec::new()),
+        }
+    }
+
     /// The columns of a table with a rule, and the rows of `selection`, if any. Nothing is changed.
     pub async fn read_rows(
         &self,

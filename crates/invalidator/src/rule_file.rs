@@ -68,12 +68,12 @@ impl RuleFile {
     /// as the daemon may start before it.
     pub async fn check(check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         match check(rules.clone()).await {
-            Ok(problems) if strictness == RuleCheck::Full => judge(problems),
+            Ok(problems) if strictness == RuleCheck::Full => judge(rules, problems),
             Ok(problems) => {
                 let is_of_one_table =
                     |problem: &RuleProblem| problem.kind == ProblemKind::LogLacks && problem.table.is_some();
                 let (lacking, others) = problems.into_iter().partition(is_of_one_table);
-                judge(others)?;
+                judge(rules, others)?;
                 log_lacking(lacking);
                 Ok(())
             }
@@ -128,8 +128,8 @@ impl RuleFile {
             (Ok(rules), None) => Self::check(&self.check, rules, RuleCheck::Full).await,
             // What was refused is used only once it is known to fit.
             (Ok(rules), Some(before)) => match (self.check)(rules.clone()).await {
-                Ok(problems) if is_refused_as(before, &problems) => Err(before.clone()),
-                Ok(problems) => judge(problems),
+                Ok(problems) if is_refused_as(before, rules, &problems) => Err(before.clone()),
+                Ok(problems) => judge(rules, problems),
                 Err(_) => Err(before.clone()),
             },
         };
@@ -159,9 +159,9 @@ impl RuleFile {
     }
 }
 
-/// An error if `problems` are such that the rules are refused. Logs the others.
-fn judge(problems: Vec<RuleProblem>) -> Result<(), String> {
-    let refusal = refusal(&problems);
+/// An error if `problems` are such that `rules` are refused. Logs the others.
+fn judge(rules: &Rules, problems: Vec<RuleProblem>) -> Result<(), String> {
+    let refusal = refusal(rules, &problems);
     for problem in problems.iter().filter(|problem| !is_refusal(problem)) {
         tracing::warn!(%problem, "a rule does not cover all changes; `lookaside invalidator check-rules` shows all such");
     }
@@ -174,13 +174,17 @@ fn log_lacking(problems: Vec<RuleProblem>) {
     }
 }
 
-fn is_refused_as(before: &str, problems: &[RuleProblem]) -> bool {
-    refusal(problems).is_some_and(|why| why == before)
+fn is_refused_as(before: &str, rules: &Rules, problems: &[RuleProblem]) -> bool {
+    refusal(rules, problems).is_some_and(|why| why == before)
 }
 
-/// Why rules with these problems are refused; `None` if they are not.
-fn refusal(problems: &[RuleProblem]) -> Option<String> {
-    let refused: Vec<_> = problems.iter().filter(|problem| is_refusal(problem)).map(ToString::to_string).collect();
+/// Why `rules` with these problems are refused, with the line of each rule in their file; `None` if they are not.
+fn refusal(rules: &Rules, problems: &[RuleProblem]) -> Option<String> {
+    let describe = |problem: &RuleProblem| match problem.table.as_ref().and_then(|table| rules.line(table)) {
+        Some(line) => format!("line {line}: {problem}"),
+        None => problem.to_string(),
+    };
+    let refused: Vec<_> = problems.iter().filter(|problem| is_refusal(problem)).map(describe).collect();
     (!refused.is_empty()).then(|| refused.join("; "))
 }
 
@@ -199,4 +203,26 @@ fn read_text(path: &Path) -> Result<String, String> {
         return Err(format!("{} has {file_bytes} bytes; the limit is {FILE_BYTES_MAX}", path.display()));
     }
     fs::read_to_string(path).map_err(describe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only errors of the syntax had the line.
+    #[test]
+    fn a_rule_that_does_not_fit_its_table_is_refused_with_its_line() {
+        let rules =
+            Rules::parse("[[rule]]\ntable = 'app.a'\nkeys = ['a']\n\n[[rule]]\ntable = 'app.b'\nkeys = ['{x}']\n");
+        let rules = rules.expect("valid");
+        let table = rules.rule(b"app", b"b").expect("it is there").table.clone();
+        let problem = |table, kind| RuleProblem { table, kind, why: "has no column x".into() };
+        let line = rules.line(&table).expect("it is known");
+        let refused = problem(Some(table), ProblemKind::RuleRefused);
+        let why = judge(&rules, vec![refused.clone()]).expect_err("it is refused");
+        assert_eq!(why, format!("line {line}: {refused}"));
+        assert!(line >= 5 && is_refused_as(&why, &rules, &[refused]));
+        let of_all = problem(None, ProblemKind::LogLacks);
+        assert_eq!(judge(&rules, vec![of_all.clone()]), Err(of_all.to_string()));
+    }
 }

@@ -1,7 +1,7 @@
 //! Logins at real servers: TLS that is verified, authentication plugins, and errors that say what to do.
 
 use crate::certificate_authority::Authority;
-use crate::mysql_server::{Client, Server, fetched, keys_of, read_until};
+use crate::mysql_server::{Client, DEADLINE, Server, fetched, keys_of, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions};
 use lookaside_invalidator::source::tls::{ClientFiles, DatabaseTls};
@@ -37,6 +37,33 @@ async fn refusal(options: &MysqlOptions) -> String {
 async fn is_encrypted(connection: &mut MysqlConnection) -> bool {
     let rows = connection.query("SHOW SESSION STATUS LIKE 'Ssl_cipher'").await.expect("a status");
     rows[0][1].as_ref().is_some_and(|cipher| !cipher.is_empty())
+}
+
+/// Each look-up of the end of the log left a warning in the server's log, each five seconds: `Aborted connection`.
+#[tokio::test]
+async fn a_connection_that_is_dropped_is_not_counted_as_aborted() {
+    let authority = Authority::new();
+    let server = Server::start(&server_arguments(&authority).iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut client = server.client().await;
+    let secured = MysqlOptions { host: "localhost".into(), tls: Some(authority.tls()), ..server.options() };
+    let status = async |client: &mut Client, name: &str| {
+        let rows = client.run(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await;
+        rows[0][1].as_ref().map(|value| String::from_utf8_lossy(value).into_owned())
+    };
+    let wait_until_alone = async |client: &mut Client| {
+        while status(client, "Threads_connected").await.as_deref() != Some("1") {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait_until_alone(&mut client)).await.expect("others are gone");
+    let before = status(&mut client, "Aborted_clients").await;
+    for options in [&server.options(), &secured] {
+        let mut connection = open(options).await.expect("a connection");
+        connection.query("SELECT 1").await.expect("a row");
+        connection.try_query("SELECT nonsense", DEADLINE).await.expect("an answer").expect_err("no such column");
+    }
+    tokio::time::timeout(DEADLINE, wait_until_alone(&mut client)).await.expect("both are gone");
+    assert_eq!(status(&mut client, "Aborted_clients").await, before);
 }
 
 fn account(server: &Server, user: &str) -> MysqlOptions {

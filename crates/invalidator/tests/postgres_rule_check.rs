@@ -3,8 +3,8 @@
 use crate::postgres_server::Server;
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
-    rules::{ProblemKind, RuleProblem, Rules},
-    source::postgres::{check_rules, rules_setup_sql},
+    rules::{ProblemKind, RowSelection, RuleProblem, Rules},
+    source::postgres::{PostgresOptions, check_rules, read_rows, rules_setup_sql},
 };
 
 const USERS: &str = "CREATE TABLE users (id int PRIMARY KEY, email text, seen int NOT NULL DEFAULT 0, bio text)";
@@ -79,4 +79,21 @@ async fn every_problem_of_rules_is_reported_with_what_mends_it() {
     assert!(texts.iter().any(|text| text.contains("parted is not in the publication")), "{texts:?}");
     client.run("DROP PUBLICATION lookaside").await;
     assert!(problems(&good).await[0].1.contains("does not exist"));
+}
+
+/// The first one alone was named, and not the statement.
+#[tokio::test]
+async fn both_privileges_of_a_reader_of_rows_are_named() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    client.run("CREATE SCHEMA app; CREATE TABLE app.users (id int PRIMARY KEY); CREATE ROLE reader LOGIN PASSWORD 'secret'").await;
+    let rules = parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']\n");
+    let rule = rules.rule(b"app", b"users").expect("it is there");
+    let reader = PostgresOptions { user: "reader".into(), password: "secret".into(), ..server.options() };
+    let all = RowSelection { alias: None, condition: String::new(), rows_max: 1 };
+    let why = read_rows(&TcpNetwork, &reader, (&rules, rule), Some(&all)).await.expect_err("no privilege").to_string();
+    let grants = "GRANT USAGE ON SCHEMA \"app\" TO \"reader\"; GRANT SELECT ON \"app\".\"users\" TO \"reader\"";
+    assert!(why.contains("permission denied for schema app") && why.contains(grants), "{why}");
+    client.run(grants).await;
+    read_rows(&TcpNetwork, &reader, (&rules, rule), Some(&all)).await.expect("they are read");
 }

@@ -49,6 +49,15 @@ mod tests {
         command: Invalidator,
     }
 
+    /// All options were shown as alternatives, and each alone was accepted.
+    #[test]
+    fn a_statement_or_a_row_is_what_try_needs() {
+        let why = Arguments::try_parse_from(["lookaside", "try", "--json"]).expect_err("nothing to try").to_string();
+        assert!(why.contains("<--sql <SQL>|--row <TABLE> <JSON>>"), "{why}");
+        let both = ["--rules", "rules.toml", "--sql", "SELECT 1", "--row", "app.users", "{}"];
+        Arguments::try_parse_from(["lookaside", "try"].iter().chain(&both)).expect("both are possible");
+    }
+
     #[test]
     fn options_are_printed_without_the_password() {
         let replay = ["replay", "--since", "1m", "--cluster", "a=h:1"];

@@ -204,7 +204,7 @@ async fn serve(
             clock: clock.clone(),
             sampled: sampled.clone(),
             per_s_max: options.rate,
-            on_finding: questions::log_old_values(&watched.cluster.name),
+            on_finding: questions::log_old_values(&watched.cluster.name, options.region_of(watched)),
         };
         background.spawn(async move { match questions.ask_repeatedly().await {} });
     }

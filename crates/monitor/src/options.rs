@@ -177,7 +177,8 @@ impl Options {
 
     /// Checks what no single option can check.
     pub fn check(&self) -> Result<(), String> {
-        let names: Vec<&str> = self.watched().map(|(_, watched)| watched.cluster.name.as_str()).collect();
+        let names: Vec<(&str, &str)> =
+            self.watched().map(|(_, watched)| (self.region_of(watched), watched.cluster.name.as_str())).collect();
         if names.len() > CLUSTERS_MAX {
             return Err(format!("{} clusters are over the limit of {CLUSTERS_MAX}", names.len()));
         }
@@ -203,7 +204,10 @@ impl Options {
             ));
         }
         match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
-            Some((_, name)) => Err(format!("the cluster {name} is given twice; give all its routers at once")),
+            Some((_, (region, name))) => Err(format!(
+                "the cluster {region}/{name} is given twice; give all its routers or servers at once, or another name: a \
+                 region has each name once"
+            )),
             None => Ok(()),
         }
     }
@@ -248,6 +252,14 @@ mod tests {
         assert_eq!(watched, [(Through::Routers, "east", "a"), (Through::Servers, "west", "b")]);
     }
 
+    /// The regions of `lookaside up` each have a cluster one. A monitor of two of them did not start.
+    #[test]
+    fn clusters_of_two_regions_may_have_one_name() {
+        assert!(parse(&["--cluster", "one=h:1", "--cluster", "west/one=h:2"]).is_ok());
+        let why = parse(&["--cluster", "one=h:1", "--cluster", "local/one=h:2"]).expect_err("it is the same one");
+        assert!(why.contains("local/one"), "{why}");
+    }
+
     #[test]
     fn bad_command_lines_are_refused() {
         for arguments in [
@@ -255,7 +267,9 @@ mod tests {
             &["--cluster", "a"],
             &["--cluster", "/a=h:1"],
             &["--cluster", "we st/a=h:1"],
-            &["--cluster", "a=h:1", "--servers", "west/a=h:2"],
+            &["--cluster", "a=h:1", "--servers", "a=h:2"],
+            &["--cluster", "a=h:1", "--cluster", "local/a=h:2"],
+            &["--cluster", "west/a=h:1", "--servers", "west/a=h:2"],
             &["--cluster", "a=h:1", "--ages", "10,1"],
             &["--cluster", "a=h:1", "--ages", "1,1"],
             &["--cluster", "a=h:1", "--ages", "0,1"],

@@ -98,9 +98,9 @@ impl Questions {
     }
 }
 
-/// Logs the old values of a cluster with this name.
-pub fn log_old_values(cluster: &str) -> FindingObserver {
-    let cluster = cluster.to_owned();
+/// Logs the old values of a cluster with this name, in this region.
+pub fn log_old_values(cluster: &str, region: &str) -> FindingObserver {
+    let (cluster, region) = (cluster.to_owned(), region.to_owned());
     let mut throttle = LogThrottle::new(FINDINGS_LOGGED_MAX, FINDINGS_LOG_WINDOW);
     Box::new(move |finding| {
         let old = finding.looks.iter().filter(|(verdict, _)| *verdict == Verdict::Old);
@@ -115,6 +115,7 @@ pub fn log_old_values(cluster: &str) -> FindingObserver {
             tracing::warn!(
                 key = %percent::encode_except(&sample.key, |byte| byte.is_ascii_graphic() && byte != b'%'),
                 cluster,
+                region,
                 from = look.from,
                 server = look.servers,
                 after_s = age_s,

@@ -31,7 +31,10 @@ fn a_scrape_costs_the_same_with_any_number_of_samples() {
         let liveness = Liveness { is_watching: true, saves_failed: 0 };
         count_allocations(|| {
             let text = render(&MonitorReport::of_sampler("east", 1, &sampler), liveness);
-            assert!(text.contains(&format!("pending_samples{{cluster=\"two\"}} {samples}\n")), "{text}");
+            assert!(
+                text.contains(&format!("pending_samples{{cluster=\"two\",to_region=\"east\"}} {samples}\n")),
+                "{text}"
+            );
         })
     };
     let (few, many) = (cost(10), cost(10_000));

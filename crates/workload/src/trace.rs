@@ -64,12 +64,12 @@ pub struct Trace {
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("cannot read the trace {path}: {source}")]
+    #[error("cannot read the trace {path}: {why}")]
     Unreadable {
         /// The file.
         path: String,
-        /// The system's error.
-        source: io::Error,
+        /// The system's error. It is no source, whose words would be shown twice.
+        why: io::Error,
     },
     /// The file is larger than [`TRACE_BYTES_MAX`].
     #[error("the trace is over the limit of {limit_bytes} bytes")]
@@ -94,8 +94,8 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    fn unreadable(path: &Path, source: io::Error) -> TraceError {
-        TraceError::Unreadable { path: path.display().to_string(), source }
+    fn unreadable(path: &Path, why: io::Error) -> TraceError {
+        TraceError::Unreadable { path: path.display().to_string(), why }
     }
 
     fn bad_line(index: usize, line: &str) -> TraceError {

@@ -43,7 +43,9 @@ pub async fn watch(logs: Vec<Arc<dyn CommitLog>>, statistics: Arc<Statistics>) {
             Some(log) => log.look_up().await,
             None => return,
         };
-        statistics.source_lookups.record(&lookup);
+        // A start from a position that an earlier process has saved counts once the log is open.
+        let has_read = statistics.clusters().iter().any(|cluster| cluster.saved_position().is_some());
+        statistics.source_lookups.record(&lookup, has_read);
         let lookup = lookup.ok();
         for ((cluster, log), earlier) in statistics.clusters().iter().zip(&logs).zip(&mut earlier) {
             let lag = lookup.as_ref().zip(cluster.saved_position());

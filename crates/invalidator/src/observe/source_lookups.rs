@@ -60,24 +60,27 @@ pub struct SourceLookups {
 struct Found {
     /// The unsafe settings; `None` if there are none, by the last look-up that could see the settings.
     unsafe_settings: Option<String>,
+    /// Whether the log had been read when they were logged.
+    is_loss_logged: bool,
     /// Why the last look-up was refused or incomplete; `None` if it was neither.
     refused: Option<String>,
 }
 
 impl SourceLookups {
-    /// Records the result of a look-up, and logs it if it differs from what was known.
-    pub(super) fn record(&self, looked_up: &Result<LogLookup, SourceError>) {
+    /// Records the result of a look-up, and logs it if it differs from what was known. `has_read` says whether this process
+    /// has read the log: before that no delete of it can be lost from now on.
+    pub(super) fn record(&self, looked_up: &Result<LogLookup, SourceError>, has_read: bool) {
         if let Some(failure) = LookupFailure::of(looked_up) {
             self.failures[failure as usize].add(1);
         }
         let mut found = self.found.lock();
         match looked_up {
             Ok(lookup) => {
-                found.set_unsafe_settings(None);
+                found.set_unsafe_settings(None, has_read);
                 found.set_refused(lookup.incomplete.clone());
             }
             Err(SourceError::UnsafeSettings { why }) => {
-                found.set_unsafe_settings(Some(why.clone()));
+                found.set_unsafe_settings(Some(why.clone()), has_read);
                 found.set_refused(None);
             }
             Err(SourceError::Unusable { why }) => found.set_refused(Some(why.clone())),
@@ -112,18 +115,31 @@ impl SourceLookups {
 }
 
 impl Found {
-    fn set_unsafe_settings(&mut self, unsafe_settings: Option<String>) {
-        if self.unsafe_settings == unsafe_settings {
-            return;
+    fn set_unsafe_settings(&mut self, unsafe_settings: Option<String>, has_read: bool) {
+        match (self.settings_notice(&unsafe_settings, has_read), &unsafe_settings) {
+            (Some(notice), Some(why)) => tracing::error!(why, "{notice}"),
+            (Some(notice), None) => tracing::warn!("{notice}"),
+            (None, _) => return,
         }
-        match &unsafe_settings {
-            Some(why) => tracing::error!(why, "the database's settings are unsafe: DELETES MAY BE LOST from now on"),
-            None => tracing::warn!(
+        self.is_loss_logged = has_read && unsafe_settings.is_some();
+        self.unsafe_settings = unsafe_settings;
+    }
+
+    /// What is logged about these unsafe settings; `None` if it was logged before.
+    fn settings_notice(&self, unsafe_settings: &Option<String>, has_read: bool) -> Option<&'static str> {
+        let is_known = self.unsafe_settings == *unsafe_settings;
+        match unsafe_settings {
+            Some(_) if has_read => (!is_known || !self.is_loss_logged)
+                .then_some("the database's settings are unsafe: DELETES MAY BE LOST from now on"),
+            Some(_) => (!is_known).then_some(
+                "the database's settings are unsafe: its log is not read until they are corrected. If an earlier start has \
+                 read it, deletes of commits since then may be lost",
+            ),
+            None => (!is_known).then_some(
                 "the database's settings are safe again; flush the clusters if the setting hid keys, or if the server's \
-                 machine has crashed meanwhile"
+                 machine has crashed meanwhile",
             ),
         }
-        self.unsafe_settings = unsafe_settings;
     }
 
     fn set_refused(&mut self, refused: Option<String>) {
@@ -147,7 +163,7 @@ mod tests {
     /// What `stats` shows after these look-ups, and that the metrics show the same.
     fn shown(lookups: &[Result<LogLookup, SourceError>]) -> Vec<(String, String)> {
         let statistics = Statistics::new(["one"]);
-        lookups.iter().for_each(|looked_up| statistics.source_lookups.record(looked_up));
+        lookups.iter().for_each(|looked_up| statistics.source_lookups.record(looked_up, true));
         let (report, metrics) =
             (statistics.report(SystemTime::UNIX_EPOCH), prometheus::render(&statistics, SystemTime::UNIX_EPOCH));
         let shown: Vec<_> =
@@ -181,6 +197,22 @@ mod tests {
         let not_connected = ("source_lookup_failures_not_connected", "1");
         assert_eq!(shown(&[hidden.clone(), gone]), of(&[unusable, why, not_connected, once]));
         assert_eq!(shown(&[hidden, right]), of(&[once]));
+    }
+
+    /// The first start at a database that was not set up yet logged that deletes were being lost.
+    #[test]
+    fn lost_deletes_are_logged_only_once_the_log_was_read() {
+        let mut found = Found::default();
+        let hidden = Some("SET GLOBAL a = ON".to_owned());
+        let is_loss = |notice: Option<&'static str>| notice.map(|notice| notice.contains("DELETES MAY BE LOST"));
+        assert_eq!(is_loss(found.settings_notice(&hidden, false)), Some(false));
+        found.set_unsafe_settings(hidden.clone(), false);
+        assert_eq!(found.settings_notice(&hidden, false), None, "it is logged once");
+        assert_eq!(is_loss(found.settings_notice(&hidden, true)), Some(true));
+        found.set_unsafe_settings(hidden.clone(), true);
+        assert_eq!(found.settings_notice(&hidden, true), None, "it is logged once");
+        found.set_unsafe_settings(None, true);
+        assert_eq!(is_loss(found.settings_notice(&hidden, true)), Some(true));
     }
 
     /// `source_unusable` was 1 after a password had been changed, and an operator flushed the clusters for nothing.

@@ -105,7 +105,7 @@ pub enum SourceError {
 
 impl SourceError {
     /// The cause, without the words that place it.
-    pub(crate) fn reason(&self) -> &str {
+    pub fn reason(&self) -> &str {
         match self {
             SourceError::NotConnected { why }
             | SourceError::Unreachable { why }

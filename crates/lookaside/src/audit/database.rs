@@ -17,6 +17,8 @@ use tokio::time::{Instant, timeout};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a list may take, which the database sorts by chance.
 const LIST_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long the end of a connection may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The rows of a list that PostgreSQL is asked for at a time.
 const FETCHED_ROWS: usize = 5_000;
 /// SQLSTATE class 57P: the server ends the session.
@@ -52,6 +54,13 @@ impl AuditedDatabase {
         let mut connection = self.connect().await?;
         let listed = within(LIST_TIMEOUT, connection.list(query, keys_max)).await;
         self.keep_unless_broken(connection, listed)
+    }
+
+    /// Ends the connection. MySQL's servers log and count one that ends without a word of it.
+    pub async fn close(self) {
+        if let Some(DatabaseConnection::Mysql(connection)) = self.connection {
+            let _ = timeout(CLOSE_TIMEOUT, connection.disconnect()).await;
+        }
     }
 
     /// The connection, or after a failure another one.
@@ -123,13 +132,18 @@ impl From<mysql_async::Error> for ReadError {
     fn from(error: mysql_async::Error) -> ReadError {
         use mysql_async::DriverError::{MixedParams, Params, StmtParamsMismatch, StmtParamsNumberExceedsLimit};
         match &error {
-            mysql_async::Error::Server(_)
-            | mysql_async::Error::Driver(
+            mysql_async::Error::Server(error) => ReadError::Refused(anyhow!("the database refuses: {error}")),
+            mysql_async::Error::Driver(
                 MixedParams | Params(_) | StmtParamsMismatch { .. } | StmtParamsNumberExceedsLimit { .. },
-            ) => ReadError::Refused(error.into()),
-            _ => ReadError::Broken(error.into()),
+            ) => ReadError::Refused(mysql_error(&error)),
+            _ => ReadError::Broken(mysql_error(&error)),
         }
     }
+}
+
+/// The driver's words for an error have those of its source, which would be shown twice.
+fn mysql_error(error: &mysql_async::Error) -> Error {
+    anyhow!("{error}")
 }
 
 impl From<QueryError> for ReadError {
@@ -175,7 +189,8 @@ impl DatabaseConnection {
             bail!("the URL must be sqlite:///PATH, or begin with mysql://, mariadb:// or postgres://");
         }
         let options = mysql_options(&MysqlOptions::from_url(url)?)?;
-        let connection = mysql_async::Conn::new(options).await.context("connecting to the database")?;
+        let connection = mysql_async::Conn::new(options).await;
+        let connection = connection.map_err(|error| mysql_error(&error).context("connecting to the database"))?;
         Ok(DatabaseConnection::Mysql(connection))
     }
 

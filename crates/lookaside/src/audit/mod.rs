@@ -11,6 +11,7 @@
 //! | [`cache`] | reads and deletes values |
 //! | [`cached_value`] | decodes them |
 //! | [`key_listing`] | lists the keys that servers have |
+//! | [`shown_value`] | values in the report |
 //! | [`row_comparison`] | runs a round, with the [`key_sample`] that it compares and the [`suspects`] that it reads again |
 //! | [`round`] | what a round has found |
 //! | [`backoff`] | when something that has failed is tried again |
@@ -27,6 +28,7 @@ mod options;
 mod queries;
 mod round;
 mod row_comparison;
+mod shown_value;
 mod suspects;
 
 pub use options::Options;
@@ -58,9 +60,20 @@ async fn audit(options: &Options, queries: &Queries) -> Result<()> {
     let login = options.router_login.as_deref();
     let routers = LoginNetwork::for_routers(&network, login, None).map_err(|why| anyhow!(why))?;
     let mut comparison = RowComparison::open(options, &routers).await?;
+    let ended = run_rounds(options, queries, &mut comparison, &*network).await;
+    comparison.close().await;
+    ended
+}
+
+async fn run_rounds(
+    options: &Options,
+    queries: &Queries,
+    comparison: &mut RowComparison<'_>,
+    network: &dyn Network,
+) -> Result<()> {
     loop {
         let mut round = AuditRound::default();
-        let keys = comparison.find_keys(queries, &*network, fastrand::u64(..), &mut round).await?;
+        let keys = comparison.find_keys(queries, network, fastrand::u64(..), &mut round).await?;
         comparison.compare_all(queries, &keys, &mut round).await?;
         round.print(options.json)?;
         if options.once {

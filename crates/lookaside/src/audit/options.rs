@@ -71,6 +71,9 @@ pub struct Options {
     /// Delete what is wrong, through the cluster's router
     #[arg(long)]
     pub(super) repair: bool,
+    /// Print the cached and the expected value with each wrong one, up to 1,000 bytes of each
+    #[arg(long)]
+    pub(super) show_values: bool,
     /// Print one JSON object for each wrong value and each round
     #[arg(long)]
     pub(super) json: bool,

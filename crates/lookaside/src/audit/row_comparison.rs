@@ -18,6 +18,7 @@ use super::{
     options::Options,
     queries::{Queries, Query},
     round::AuditRound,
+    shown_value::{quote, show_cached, show_expected},
     suspects::{Suspect, Suspects},
 };
 use anyhow::{Context as _, Error, Result, anyhow};
@@ -61,6 +62,14 @@ impl<'a> RowComparison<'a> {
             next_at: Instant::now(),
             throttle: LogThrottle::new(1, LOG_INTERVAL_MIN),
         })
+    }
+
+    /// Ends the connections to the databases.
+    pub async fn close(self) {
+        self.database.close().await;
+        if let Some(master) = self.master {
+            master.close().await;
+        }
     }
 
     /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides. A list or a server that cannot
@@ -194,12 +203,24 @@ impl<'a> RowComparison<'a> {
     fn print_wrong(&self, suspect: &Suspect<'_>, outcome: Outcome, is_deleted: bool) -> Result<()> {
         let key = printable_key(suspect.key);
         let (cluster, found) = (&self.clusters[suspect.cluster].name, Outcome::NAMES[outcome as usize]);
+        let values = self.options.show_values.then(|| {
+            let cached = suspect.seen.cached.as_ref().and_then(|item| show_cached(&item.value));
+            (cached, show_expected(suspect.query.format, suspect.seen.after.as_deref()))
+        });
         let mut out = std::io::stdout().lock();
-        match self.options.json {
-            true => {
-                writeln!(out, "{}", json!({ "key": key, "cluster": cluster, "found": found, "deleted": is_deleted }))?
+        if self.options.json {
+            let mut wrong = json!({ "key": key, "cluster": cluster, "found": found, "deleted": is_deleted });
+            if let Some((cached, expected)) = values {
+                wrong["cached"] = cached.into();
+                wrong["expected"] = expected.into();
             }
-            false => writeln!(out, "{found} {cluster} {key}{}", if is_deleted { " (deleted)" } else { "" })?,
+            writeln!(out, "{wrong}")?;
+        } else {
+            write!(out, "{found} {cluster} {key}{}", if is_deleted { " (deleted)" } else { "" })?;
+            if let Some((cached, expected)) = values {
+                write!(out, " cached={} expected={}", quote(cached.as_deref()), quote(expected.as_deref()))?;
+            }
+            writeln!(out)?;
         }
         Ok(out.flush()?)
     }

@@ -26,6 +26,8 @@ pub struct AffectedRows {
     pub notes: Vec<String>,
     /// How many rows were looked at; `None` if they are not known.
     pub rows: Option<usize>,
+    /// Whether only ignored columns are set, so that nothing is deleted.
+    pub is_ignored: bool,
 }
 
 impl AffectedRows {
@@ -45,7 +47,8 @@ impl AffectedRows {
         };
         let read = match database.read_rows(&TcpNetwork, (rules, rule), selection.as_ref()).await {
             Ok(read) => read,
-            Err(why) => return AffectedRows::unread(rule, &why.to_string()),
+            // Not as a source: this command reads no log.
+            Err(why) => return AffectedRows::unread(rule, why.reason()),
         };
         match find_keys(rule, statement, &read, ignores) {
             Ok(found) => found,
@@ -80,6 +83,7 @@ fn find_keys(rule: &Rule, statement: &RowStatement, read: &ReadRows, ignores: bo
                 rule.ignore_columns.iter().any(|ignored| ignored.eq_ignore_ascii_case(&assigned.column))
             };
             if ignores && assigned.as_ref().is_some_and(|assigned| assigned.iter().all(is_ignored)) {
+                found.is_ignored = true;
                 found.notes.push(format!("only columns of {table} are set that its rule ignores: nothing is deleted"));
                 return Ok(found);
             }

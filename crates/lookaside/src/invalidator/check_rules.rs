@@ -4,6 +4,7 @@ use super::rule_report::{count_rules, describe_problem, flushes_of};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
+    SourceError,
     key_options::RowDatabase,
     rule_file::RuleFile,
     rules::{Otherwise, ProblemKind, Rule, RuleProblem, Rules},
@@ -106,5 +107,9 @@ pub(super) fn row_database(url: &str, publication: &str) -> Result<RowDatabase> 
 fn find_problems(options: &CheckRulesOptions, rules: &Rules) -> Result<Vec<RuleProblem>> {
     let database = row_database(&options.database, &options.publication)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(database.check_rules(&TcpNetwork, rules))?)
+    Ok(runtime.block_on(async {
+        let mut problems = database.check_rules(&TcpNetwork, rules).await?;
+        problems.extend(database.check_settings(&TcpNetwork).await?);
+        Ok::<_, SourceError>(problems)
+    })?)
 }

@@ -97,6 +97,8 @@ impl DatabaseFacts {
                         (None, rows) | (rows, None) => rows,
                         (Some(before), Some(rows)) => Some(before + rows),
                     };
+                    table.looked_at += 1;
+                    table.ignored += usize::from(affected.is_ignored);
                 }
                 found.push(affected);
             }
@@ -150,6 +152,9 @@ pub struct NamedTable {
     change: TableChange,
     /// How many rows were looked at; `None` if they are not known.
     rows: Option<usize>,
+    /// Of how many statements the rows were looked at, and how many of these set ignored columns alone.
+    looked_at: usize,
+    ignored: usize,
     /// Those of the rule with the database.
     problems: Vec<String>,
 }
@@ -177,6 +182,8 @@ impl NamedTable {
                         line: rules.line(&rule.table),
                         change,
                         rows: None,
+                        looked_at: 0,
+                        ignored: 0,
                         problems: problems.map(ToString::to_string).collect(),
                     });
                 }
@@ -207,7 +214,8 @@ impl NamedTable {
     pub fn notes(&self) -> Vec<String> {
         let table = &self.rule.table;
         let mut notes = Vec::new();
-        if self.change == TableChange::Statement {
+        let is_ignored = self.looked_at > 0 && self.ignored == self.looked_at;
+        if self.change == TableChange::Statement && !is_ignored {
             notes.push(format!(
                 "each row of {table} that it changes deletes {}, with the old and the new values (--row shows the keys of \
                  one)",

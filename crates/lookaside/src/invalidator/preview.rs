@@ -37,8 +37,7 @@ Exit status: 0, also if there are no keys; 1 failure; 2 usage error.";
 
 /// The options of `try`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-#[group(required = true, multiple = true, id = "change")]
+#[command(after_help = EXAMPLES, group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub struct TryOptions {
     /// Statements: the keys in their comments are shown, and the tables with a rule that they change. They are not
     /// executed

@@ -151,6 +151,9 @@ pub fn run(options: &Options) -> Result<()> {
     let closed = runtime.block_on(async {
         for slot in &slots {
             slot.close().await?;
+            if let Some(remainder) = slot.remainder().await? {
+                eprintln!("lookaside: {remainder}");
+            }
         }
         Ok(())
     });

@@ -47,6 +47,21 @@ impl RegionSlot {
         Ok(slot)
     }
 
+    /// What an operator has to know of a slot that stays when the invalidator has ended; `None` if there is none.
+    pub async fn remainder(&self) -> Result<Option<String>> {
+        let name = quote_literal(&self.name);
+        let (mut connection, _) = connect(&self.url).await?;
+        let sql = format!("SELECT 1 FROM pg_replication_slots WHERE slot_name = {name}");
+        let stays = connection.query_one(&sql).await.map_err(SourceError::from)?.is_some();
+        Ok(stays.then(|| {
+            format!(
+                "the database keeps its log for the replication slot {}, until this region is up again and has read it; if \
+                 it will not be: SELECT pg_drop_replication_slot({name})",
+                self.name
+            )
+        }))
+    }
+
     /// Drops a temporary slot, when the invalidator has ended.
     pub async fn close(&self) -> Result<()> {
         if !self.is_temporary {

@@ -18,6 +18,18 @@ pub struct Curve {
     pub ages: Vec<SavedAge>,
 }
 
+impl Curve {
+    /// The name for people: of a cluster that is not in the log's region with its region, as on the command line, since
+    /// regions may have clusters of one name.
+    pub fn label(&self) -> String {
+        let Curve { name, from_region, to_region, .. } = self;
+        match from_region == to_region || name.starts_with(&format!("{from_region} to ")) {
+            true => name.clone(),
+            false => format!("{to_region}/{name}"),
+        }
+    }
+}
+
 /// The curves of the clusters, and those of the pairs of regions.
 pub fn curves(report: &MonitorReport) -> (Vec<Curve>, Vec<Curve>) {
     let from_region = &report.region;
@@ -81,5 +93,7 @@ pub(super) mod tests {
             [("east to east", vec![7, 1]), ("east to west", vec![100, 50])]
         );
         assert_eq!(pairs[0].ages[0].counts.old_share(), Some(0.0035));
+        let labels: Vec<String> = clusters.iter().chain(&pairs).map(Curve::label).collect();
+        assert_eq!(labels, ["one", "two", "west/far", "east to east", "east to west"]);
     }
 }

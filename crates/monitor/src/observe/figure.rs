@@ -36,7 +36,7 @@ pub fn draw(curves: &[Curve]) -> String {
     for (index, curve) in curves.iter().enumerate() {
         let points = curve.ages.iter().filter_map(|age| Some((age.age_s, age.counts.old_share()?)));
         let answered = curve.ages.iter().map(|age| age.counts.answered()).max().unwrap_or_default();
-        let name = format!("{} ({answered} deletes)", curve.name);
+        let name = format!("{} ({answered} deletes)", curve.label());
         draw_line(&name, points, COLOURS[index % COLOURS.len()], "", &x, &mut legend, &mut svg);
     }
     for (name, points) in PAPER {

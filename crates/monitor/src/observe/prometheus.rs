@@ -54,7 +54,7 @@ pub fn render(report: &MonitorReport, liveness: Liveness) -> String {
     out.single("save_failures_total", Counter, "Failures to write the state file.", liveness.saves_failed);
     out.family("pending_samples", Gauge, "Samples of the cluster that have not reached the last age.");
     for cluster in &report.clusters {
-        out.sample(&[("cluster", &cluster.name)], cluster.pending);
+        out.sample(&[("cluster", &cluster.name), ("to_region", &cluster.region)], cluster.pending);
     }
     let (clusters, _) = curves(report);
     out.family(
@@ -100,7 +100,7 @@ mod tests {
             "sampled_total 1005".to_owned(),
             "save_failures_total 2".to_owned(),
             "watching 1".to_owned(),
-            "pending_samples{cluster=\"far\"} 0".to_owned(),
+            "pending_samples{cluster=\"far\",to_region=\"west\"} 0".to_owned(),
             format!("{} 100", labels("far", "west", 1, "old")),
             format!("{} 950", labels("far", "west", 60, "absent")),
             format!("{} 5", labels("one", "east", 1, "failed")),

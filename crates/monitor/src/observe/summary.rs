@@ -55,7 +55,7 @@ pub fn to_table(report: &MonitorReport) -> String {
     for curve in clusters.iter().chain(&pairs) {
         for age in &curve.ages {
             let share = age.counts.old_share().map_or("-".to_owned(), |share| format!("{:.4} %", share * 100.0));
-            let _ = write!(text, "{:<24} {:>7} {share:>12}", curve.name, age_name(age.age_s));
+            let _ = write!(text, "{:<24} {:>7} {share:>12}", curve.label(), age_name(age.age_s));
             for count in age.counts.values() {
                 let _ = write!(text, " {count:>10}");
             }

@@ -166,7 +166,7 @@ impl Sampler {
             saved.samples.into_iter().map(|sample| sample.into_sample().map(Arc::new)).collect();
         let mut dropped = BTreeSet::new();
         for saved in saved.clusters {
-            let is_same = |cluster: &&mut ClusterWatch| cluster.name == saved.name;
+            let is_same = |cluster: &&mut ClusterWatch| cluster.name == saved.name && cluster.region == saved.region;
             let Some(cluster) = self.clusters.iter_mut().find(is_same) else { continue };
             saved.ages.into_iter().for_each(|age| {
                 cluster.restore_counts(age.age_s, age.counts);

@@ -123,7 +123,7 @@ struct World {
 
 impl World {
     fn new(changes: Vec<Change>, pending_max: usize) -> World {
-        let mut sampler = Sampler::new(options(pending_max), [("one", "east"), ("two", "west")]);
+        let mut sampler = Sampler::new(options(pending_max), [("one", "east"), ("one", "west")]);
         sampler.start_reading(LOG, &Position("0".into()));
         World { changes, sampler, old: Vec::new(), saved: VecDeque::new() }
     }
@@ -168,7 +168,7 @@ impl World {
     /// The monitor is killed, and starts again with what it has saved some steps before.
     fn crash(&mut self, steps_before: usize) {
         let Some(saved) = self.saved.drain(..).nth(steps_before) else { return };
-        self.sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+        self.sampler = Sampler::new(options(100), [("one", "east"), ("one", "west")]);
         self.sampler.restore(saved);
         let position = self.sampler.resume_from(LOG).expect("it has read the log");
         self.sampler.start_reading(LOG, &position);
@@ -177,7 +177,7 @@ impl World {
     /// The monitor is killed, and starts again with what it has saved at last.
     fn restart(&mut self) {
         let saved = serde_json::to_string(&self.sampler.save()).expect("JSON");
-        let mut sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+        let mut sampler = Sampler::new(options(100), [("one", "east"), ("one", "west")]);
         sampler.restore(serde_json::from_str(&saved).expect("a state"));
         assert_eq!(sampler.resume_from(LOG), self.sampler.resume_from(LOG));
         self.sampler = sampler;
@@ -382,7 +382,7 @@ fn samples_of_another_boot_are_dropped_and_counted_and_counts_stay() {
     steps(BEGIN_MS, BEGIN_MS + 4_000).for_each(|now| world.step(now));
     let mut saved = world.sampler.save();
     saved.drop_times();
-    let mut sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+    let mut sampler = Sampler::new(options(100), [("one", "east"), ("one", "west")]);
     sampler.restore(saved);
     assert_eq!((sampler.counts.sampled, sampler.counts.dropped), (1, 1));
     assert_eq!(sampler.clusters[0].pending(), 0);

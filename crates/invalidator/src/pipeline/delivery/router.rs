@@ -154,8 +154,8 @@ impl Router {
         self.is_tko.load(Ordering::Relaxed)
     }
 
-    /// Records that the router did not answer, for this reason.
-    pub fn record_failure(&self, why: &str, statistics: &ClusterStatistics) {
+    /// Records that the router did not answer, for this reason. `has_others` says whether another router of the cluster does.
+    pub fn record_failure(&self, why: &str, has_others: bool, statistics: &ClusterStatistics) {
         if self.is_tko.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -165,10 +165,16 @@ impl Router {
         log.is_logged = log.throttle.allow(Instant::now()).is_some();
         if log.is_logged {
             let (cluster, router) = (&statistics.name, self.address());
-            tracing::warn!(
-                cluster, %router, why,
-                "router does not answer; deletes go to the cluster's other routers, and it is probed until it answers"
-            );
+            match has_others {
+                true => tracing::warn!(
+                    cluster, %router, why,
+                    "router does not answer; deletes go to the cluster's other routers, and it is probed until it answers"
+                ),
+                false => tracing::warn!(
+                    cluster, %router, why,
+                    "router does not answer, and the cluster has no other one that does: its deletes wait until one answers"
+                ),
+            }
         }
     }
 

@@ -144,7 +144,8 @@ impl RouterDelivery {
 
     /// Records that a router does not answer.
     pub(super) fn record_failure(&self, at: usize, why: &str) {
-        self.routers[at].record_failure(why, &self.statistics);
+        let has_others = self.routers.iter().enumerate().any(|(other, router)| other != at && !router.is_tko());
+        self.routers[at].record_failure(why, has_others, &self.statistics);
         self.count_tko();
     }
 

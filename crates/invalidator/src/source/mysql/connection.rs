@@ -25,6 +25,7 @@ const ROWS_MAX: usize = 1_000_000;
 
 const MORE_RESULTS: u16 = 0x8;
 
+const COMMAND_QUIT: u8 = 0x01;
 const COMMAND_QUERY: u8 = 0x03;
 
 const HEAD_OK: u8 = 0x00;
@@ -35,9 +36,13 @@ const HEAD_ERROR: u8 = 0xff;
 /// One row, each column as text; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
 
-/// A connection that is logged in.
+/// A connection that is logged in. One that is dropped between two commands sends COM_QUIT: the server logs a warning of
+/// each one that ends without that, and counts it (`Aborted_clients`).
 pub struct MysqlConnection {
-    packets: PacketStream,
+    /// `None` only once it has become a stream.
+    packets: Option<PacketStream>,
+    /// Whether the last command was answered completely, so that the server reads another one.
+    is_idle: bool,
     /// The version string of the server.
     pub version: String,
     /// The connection id that the server assigned.
@@ -77,7 +82,8 @@ impl MysqlConnection {
     async fn log_in(packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {
         let (packets, server) = login::log_in(packets, options).await?;
         Ok(MysqlConnection {
-            packets,
+            packets: Some(packets),
+            is_idle: true,
             version: server.version,
             id: server.connection_id,
             user: options.user.clone(),
@@ -108,10 +114,18 @@ impl MysqlConnection {
         let mut payload = Vec::with_capacity(1 + sql.len());
         payload.push(COMMAND_QUERY);
         payload.extend_from_slice(sql.as_bytes());
-        self.packets.command(&payload).await?;
+        self.is_idle = false;
+        self.packets().command(&payload).await?;
+        let result = self.read_results(wait_max).await?;
+        self.is_idle = true;
+        Ok(result)
+    }
+
+    /// Reads the results of a query, of which the last one that has rows is returned.
+    async fn read_results(&mut self, wait_max: Duration) -> Result<Result<Vec<Row>, ServerError>, SourceError> {
         let mut rows = Vec::new();
         loop {
-            let head = self.packets.read(wait_max).await?;
+            let head = self.packets().read(wait_max).await?;
             let status = match head.first() {
                 Some(&HEAD_OK) => status_of_ok(&head)?,
                 Some(&HEAD_ERROR) => return Ok(Err(error_of(&head)?)),
@@ -144,12 +158,12 @@ impl MysqlConnection {
         columns: usize,
         wait_max: Duration,
     ) -> Result<Result<(Vec<Row>, u16), ServerError>, SourceError> {
-        while !is_eof_packet(&self.packets.read(wait_max).await?) {
+        while !is_eof_packet(&self.packets().read(wait_max).await?) {
             // The definitions of the columns are not needed.
         }
         let mut rows = Vec::new();
         loop {
-            let packet = self.packets.read(wait_max).await?;
+            let packet = self.packets().read(wait_max).await?;
             if is_eof_packet(&packet) {
                 let mut end = Cursor::new(&packet, "the end of a result");
                 end.read_slice(3)?;
@@ -167,14 +181,32 @@ impl MysqlConnection {
 
     /// Sends a command and reads its reply of one packet.
     pub async fn command(&mut self, payload: &[u8]) -> Result<BytesMut, SourceError> {
-        self.packets.command(payload).await?;
-        self.packets.read(self.wait_max).await
+        let wait_max = self.wait_max;
+        self.is_idle = false;
+        self.packets().command(payload).await?;
+        let reply = self.packets().read(wait_max).await?;
+        self.is_idle = true;
+        Ok(reply)
     }
 
     /// Sends a command that turns the connection into a stream, and returns the stream.
     pub async fn into_stream(mut self, payload: &[u8]) -> Result<PacketStream, SourceError> {
-        self.packets.command(payload).await?;
-        Ok(self.packets)
+        self.is_idle = false;
+        self.packets().command(payload).await?;
+        Ok(self.packets.take().expect("it is a stream only once"))
+    }
+
+    fn packets(&mut self) -> &mut PacketStream {
+        self.packets.as_mut().expect("a connection that has become a stream is gone")
+    }
+}
+
+impl Drop for MysqlConnection {
+    fn drop(&mut self) {
+        // After a part of a command it would be taken for the rest of that.
+        if let Some(packets) = self.packets.as_mut().filter(|_| self.is_idle) {
+            packets.try_command(&[COMMAND_QUIT]);
+        }
     }
 }
 

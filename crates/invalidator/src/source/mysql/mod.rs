@@ -29,8 +29,8 @@
 //! table, and from rows of tables with a rule.
 //!
 //! No client library is used: none can request the text of statements from MariaDB (a flag of the dump command) or
-//! decode its GTIDs, and none takes its connections from [`Network`]. The part of the protocol that is needed is small.
-//! Every read here is bounded and cannot panic.
+//! decode its GTIDs, and none takes its connections from [`Network`](lookaside_client::Network). The part of the
+//! protocol that is needed is small. Every read here is bounded and cannot panic.
 //!
 //! Not supported: logs without GTIDs.
 
@@ -76,7 +76,7 @@ pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use log::MysqlLog;
 pub use options::MysqlOptions;
 pub use row_reading::read_rows;
-pub use rule_check::check_rules;
+pub use rule_check::{check_rules, check_settings};
 pub use source::MysqlSource;
 pub use table_statement::{ChangedTable, find_changed_tables};
 pub use unsafe_setting::{UnsafeSetting, strip_acceptance};

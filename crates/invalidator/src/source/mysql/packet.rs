@@ -17,8 +17,12 @@
 use crate::SourceError;
 use crate::source::tls::{Bytestream, DatabaseTls};
 use bytes::{Buf, BytesMut};
-use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The longest payload of one packet; a payload of exactly this length is continued.
 const PACKET_BYTES_MAX: usize = 0xff_ffff;
@@ -92,6 +96,18 @@ impl PacketStream {
     pub async fn command(&mut self, payload: &[u8]) -> Result<(), SourceError> {
         self.sequence = 0;
         self.reply(payload).await
+    }
+
+    /// Sends `payload`, a short command, if that is possible without waiting.
+    pub fn try_command(&mut self, payload: &[u8]) {
+        let mut bytes = (payload.len() as u32).to_le_bytes();
+        bytes[HEAD_BYTES - 1] = 0;
+        let packet = [&bytes[..], payload].concat();
+        let mut context = Context::from_waker(Waker::noop());
+        // The peer knows nothing of a stream that is encrypted until it is flushed.
+        if let Poll::Ready(Ok(_)) = Pin::new(&mut self.stream).poll_write(&mut context, &packet) {
+            let _ = Pin::new(&mut self.stream).poll_flush(&mut context);
+        }
     }
 
     /// The next message, waiting at most `wait_max` for each part of it.

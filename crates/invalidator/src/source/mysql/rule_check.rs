@@ -6,7 +6,7 @@ use super::{
     connection::{MysqlConnection, text},
     options::MysqlOptions,
     rows::LogColumn,
-    server_check::variables,
+    server_check::{Server, variables},
     unsafe_setting::UnsafeSetting,
 };
 use crate::{
@@ -25,15 +25,30 @@ pub async fn check_rules(
     let variables = variables(&mut connection).await?;
     let value = |name: &str| variables.get(name).map_or("", String::as_str);
     let catalogue = catalogue::load(&mut connection, rules).await?;
+    let account = connection.query_one("SELECT CURRENT_USER()").await?.unwrap_or_default();
+    let account = quote_account(&account);
     let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"), options);
     for rule in rules.iter() {
-        check_rule(rule, &catalogue, &mut problems);
+        check_rule(rule, &catalogue, &account, &mut problems);
         check_image(rule, &catalogue, value("binlog_row_image"), options, &mut problems);
         if catalogue.contains_key(&rule.table) {
             check_foreign_keys(&mut connection, rule, &mut problems).await?;
         }
     }
     Ok(problems)
+}
+
+/// The problems of the server's settings, for whatever a start would refuse or warn of. They are warnings: the rules fit.
+pub async fn check_settings(network: &dyn Network, options: &MysqlOptions) -> Result<Vec<RuleProblem>, SourceError> {
+    let mut connection = MysqlConnection::open(network, options).await?;
+    let warnings = match Server::inspect_all(&mut connection, options).await {
+        Ok(server) => server.warnings,
+        Err(SourceError::UnsafeSettings { why } | SourceError::Unusable { why }) => {
+            vec![format!("lookaside-invalidator would not start: {why}")]
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(warnings.into_iter().map(|why| RuleProblem { table: None, kind: ProblemKind::Warning, why }).collect())
 }
 
 /// Fails if the log lacks what the rules in use need: rows that are read from now on may be inexpressible.
@@ -90,12 +105,21 @@ fn check_log(format: &str, metadata: &str, options: &MysqlOptions) -> Vec<RulePr
     problems
 }
 
-fn check_rule(rule: &Rule, catalogue: &Catalogue, problems: &mut Vec<RuleProblem>) {
+/// An account as statements have it; `name` is what `CURRENT_USER()` returns. A user name may have the separator, too.
+fn quote_account(name: &str) -> String {
+    let (user, host) = name.rsplit_once('@').unwrap_or((name, "%"));
+    format!("'{}'@'{}'", user.replace('\'', "''"), host.replace('\'', "''"))
+}
+
+fn check_rule(rule: &Rule, catalogue: &Catalogue, account: &str, problems: &mut Vec<RuleProblem>) {
     let mut add = |kind, why: String| problems.push(RuleProblem { table: Some(rule.table.clone()), kind, why });
     let Some(declared) = catalogue.get(&rule.table) else {
         return add(
             ProblemKind::TableMissing,
-            format!("does not exist, or the account has no privilege on it; GRANT SELECT ON {} TO it", rule.table),
+            format!(
+                "does not exist, or the account has no privilege on it: GRANT SELECT ON {} TO {account}",
+                rule.table
+            ),
         );
     };
     if let Err(Refused(reasons)) = BoundRule::bind(rule, &columns(declared)) {
@@ -174,4 +198,21 @@ async fn check_foreign_keys(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_quoted_as_a_statement_has_it() {
+        for (name, quoted) in [
+            ("lookaside@%", "'lookaside'@'%'"),
+            ("o'hara@db.example", "'o''hara'@'db.example'"),
+            ("a@b@10.0.%", "'a@b'@'10.0.%'"),
+            ("@localhost", "''@'localhost'"),
+        ] {
+            assert_eq!(quote_account(name), quoted);
+        }
+    }
 }

@@ -45,7 +45,7 @@ const ROWS_MAX: usize = 10_000;
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
 /// The SQLSTATE of a missing right.
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
+pub(super) const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// The SQLSTATE of an object in use, such as a slot with a reader.
 pub(super) const OBJECT_IN_USE: &str = "55006";

@@ -6,7 +6,7 @@
 use super::{
     catalogue::{self, DeclaredColumn},
     column_type::{ColumnType, DeclaredTypes},
-    connection::{PostgresConnection, Purpose, Row},
+    connection::{INSUFFICIENT_PRIVILEGE, PostgresConnection, Purpose, QueryError, Row},
     options::PostgresOptions,
     setup::quote_name,
 };
@@ -50,7 +50,8 @@ pub async fn read_rows(
     let is_refused = types.iter().any(|known| matches!(known, ColumnType::Refused(_)));
     let Some(selection) = selection.filter(|_| !is_refused && !declared.is_empty()) else { return Ok(found) };
     connection.query(SESSION).await?;
-    let rows = connection.query(&select_sql(rule, &used, selection)).await?;
+    let rows = connection.query(&select_sql(rule, &used, selection)).await;
+    let rows = rows.map_err(|error| explain_privileges(error, rule, &options.user))?;
     found.is_more = rows.len() > selection.rows_max;
     let value = |row: &Row, at: usize| match row.get(at).and_then(Option::as_deref) {
         None => RowValue::Null,
@@ -60,6 +61,19 @@ pub async fn read_rows(
     found.rows = rows.iter().take(selection.rows_max).map(values).collect();
     connection.query("ROLLBACK").await?;
     Ok(found)
+}
+
+/// An error with the statements that give an account a missing privilege. The one on the schema is tested first, so the other
+/// one may be missing too.
+fn explain_privileges(error: QueryError, rule: &Rule, user: &str) -> SourceError {
+    let QueryError::Server(error) = error else { return error.into() };
+    if error.code != INSUFFICIENT_PRIVILEGE {
+        return error.into();
+    }
+    let (schema, name, user) = (quote_name(&rule.table.schema), quote_name(&rule.table.name), quote_name(user));
+    SourceError::Unusable {
+        why: format!("{error}; GRANT USAGE ON SCHEMA {schema} TO {user}; GRANT SELECT ON {schema}.{name} TO {user}"),
+    }
 }
 
 fn select_sql(rule: &Rule, used: &[DeclaredColumn], selection: &RowSelection) -> String {
