@@ -204,6 +204,7 @@ def test_what_is_new_is_known(tmp_path):
             "wildcard": "NullRoute",
         },
     }
+    configuration["routers"] = ["127.0.0.1:3"]
     del configuration["pools"]["B"]["spare_after_ms"]
     configuration["pools"]["B"]["resize_warm_up_s"] = 60
     report = check(tmp_path, configuration)
