@@ -4,6 +4,7 @@ mod certificate_authority;
 mod fakes;
 mod gate_switch;
 mod invalidators;
+mod moving_address;
 mod mysql_server;
 mod postgres_server;
 mod routers;

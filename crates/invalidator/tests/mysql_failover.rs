@@ -3,22 +3,19 @@
 
 use crate::{
     fakes::{Fixture, UncheckedDisk, until},
+    moving_address::MovingAddress,
     mysql_server::{Client, DEADLINE, END, Kind, Server, TABLES, fetched, keys_of, kinds, last_position, read_until},
     routers::{Behavior::Answers, FakeRouter, build_delivery},
 };
-use lookaside_client::{Listener, Network, Stream, TcpNetwork};
+use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start,
     pipeline::{Options, Pipeline, PipelineError},
     source::mysql::MysqlLog,
 };
-use lookaside_routing::{Address, BoxFuture};
+use lookaside_routing::BoxFuture;
 use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, SystemTime},
 };
 use tokio::{
@@ -133,35 +130,6 @@ async fn server_with_a_new_uuid_continues_its_log() {
     client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: more */").await;
     let commits = read_until(&mut source, "more").await;
     assert!(last_position(&commits).0.contains(','), "transactions of both: {commits:?}");
-}
-
-/// An address that leads to one server after the other.
-#[derive(Default)]
-struct MovingAddress {
-    port: AtomicU16,
-    /// How often it was connected to since it was moved.
-    connections: AtomicUsize,
-}
-
-impl MovingAddress {
-    fn move_to(&self, port: u16) {
-        self.port.store(port, SeqCst);
-        self.connections.store(0, SeqCst);
-    }
-}
-
-impl Network for MovingAddress {
-    fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move {
-            self.connections.fetch_add(1, SeqCst);
-            let address = Address(format!("127.0.0.1:{}", self.port.load(SeqCst)).as_str().into());
-            TcpNetwork.connect(&address).await
-        })
-    }
-
-    fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
-        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
-    }
 }
 
 /// A log whose sources read nothing for a while after the address was moved, unless the router is notified meanwhile.

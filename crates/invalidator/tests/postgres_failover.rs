@@ -1,8 +1,14 @@
 //! A physical standby of a real PostgreSQL takes the place of its primary, with a replication slot of the same name.
 
-use crate::postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until};
-use lookaside_invalidator::{CommitLog as _, Position, SourceError, Start};
-use std::fs;
+use crate::{
+    moving_address::MovingAddress,
+    postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until},
+};
+use lookaside_invalidator::{
+    CommitLog as _, Position, SourceError, Start,
+    source::postgres::{PostgresLog, PostgresSource},
+};
+use std::{fs, sync::Arc, time::SystemTime};
 
 /// Writes two megabytes of log.
 const FILL: &str = "INSERT INTO app SELECT repeat(md5(i::text), 30) FROM generate_series(1, 2000) i";
@@ -152,4 +158,32 @@ async fn what_a_cluster_has_got_beyond_the_position_counts_too() {
     let mut source = log.open(&Start::Now).await.expect("what is read after a loss").source;
     on_standby.run(END).await;
     assert_eq!(keys_of(&read_until(&mut *source, "end").await), ["end"]);
+}
+
+/// While the log of the primary was still read, the address led to its promoted standby, which had received less. The
+/// end of that one's log was before what was read, so a router was told that its cluster is up to date.
+#[tokio::test]
+async fn the_newest_position_is_that_of_the_server_that_is_read() {
+    let (primary, mut on_primary, standby) = pair().await;
+    let address = Arc::new(MovingAddress::default());
+    address.move_to(primary.options().port);
+    let log = PostgresLog::new(primary.options(), address.clone(), Arc::new(SystemTime::now));
+    let mut source = PostgresSource::open(&log, &Start::Now).await.expect("a source");
+    on_primary.run(END).await;
+    let read = last_position(&read_until(&mut source, "end").await);
+    let newest = log.newest_position().await.expect("the primary's");
+    assert!(log.covers(&newest, &read));
+    let mut on_standby = standby.client().await;
+    wait_replayed(&mut on_primary, &mut on_standby).await;
+    promote(&standby, &mut on_standby).await;
+    address.move_to(standby.options().port);
+    let refused = log.newest_position().await;
+    let is_named = |why: &str| why.contains("on timeline 2 now") && why.contains("on timeline 1 is read");
+    assert!(matches!(&refused, Err(SourceError::Unreachable { why }) if is_named(why)), "{refused:?}");
+
+    // When its log is read, its newest position counts.
+    on_standby.run("SELECT pg_create_logical_replication_slot('lookaside', 'pgoutput')").await;
+    drop(source);
+    let _source = PostgresSource::open(&log, &Start::Now).await.expect("a source");
+    log.newest_position().await.expect("the standby's");
 }

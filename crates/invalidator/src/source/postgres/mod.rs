@@ -108,7 +108,11 @@ pub struct PostgresLog {
     /// `None` if no other invalidator may use the slot.
     shared_slot: Option<SharedSlot>,
     coverage: Arc<Mutex<Coverage>>,
+    read_log: ReadLog,
 }
+
+/// The identity and the timeline of the log that is read; `None` before the first time.
+type ReadLog = Arc<Mutex<Option<(String, Option<u32>)>>>;
 
 /// The newest position that was given to clusters, which skip what comes before theirs.
 type Delivered = Arc<Mutex<LogPosition>>;
@@ -118,7 +122,26 @@ impl PostgresLog {
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
         let (released, delivered, coverage) = (Arc::default(), Arc::default(), Arc::default());
-        PostgresLog { options, network, wall_clock, released, delivered, shared_slot: None, coverage }
+        let read_log = Arc::default();
+        PostgresLog { options, network, wall_clock, released, delivered, shared_slot: None, coverage, read_log }
+    }
+
+    /// Fails unless the log `identity`, which is on this timeline, is the one that is read. During a failover the address
+    /// may lead to the promoted standby before the reader has noticed: the end of its log says nothing of what is read,
+    /// since positions before and behind the fork look alike.
+    fn check_is_read(&self, identity: &str, timeline: Option<u32>) -> Result<(), SourceError> {
+        match &*self.read_log.lock() {
+            Some((read, of_read)) if read != identity || *of_read != timeline => {
+                let shown = |timeline: Option<u32>| timeline.map_or("unknown".to_owned(), |number| number.to_string());
+                let why = format!(
+                    "the address leads to {identity} on timeline {} now, and the log of {read} on timeline {} is read",
+                    shown(timeline),
+                    shown(*of_read)
+                );
+                Err(SourceError::Unreachable { why })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same, where an earlier process has seen the tables in `kept`. What is to be kept now is sent to its receivers.
@@ -155,7 +178,9 @@ impl CommitLog for PostgresLog {
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-            slot::newest_position(&mut connection).await.map(Lsn::position)
+            let (newest, identity) = slot::newest_position(&mut connection).await?;
+            self.check_is_read(&identity, newest.timeline)?;
+            Ok(newest.lsn.position())
         })
     }
 
@@ -215,6 +240,7 @@ pub struct PostgresSource {
     server: Server,
     released: Arc<AtomicU64>,
     delivered: Delivered,
+    read_log: ReadLog,
     shared_slot: Option<SharedSlot>,
     /// The connection that has a temporary slot, until the log is read on it; `None` if the slot is not temporary.
     slot_connection: Option<PostgresConnection>,
@@ -240,7 +266,7 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage } = log;
+        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage, read_log } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let server = Server::inspect(&mut connection, options).await?;
         for warning in &server.warnings {
@@ -264,6 +290,7 @@ impl PostgresSource {
             Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
         };
+        *read_log.lock() = Some((server.identity.clone(), timelines.current()));
         Ok(PostgresSource {
             assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), from, timelines),
             catalogue: CatalogueReader::new(coverage.clone(), not_before),
@@ -273,6 +300,7 @@ impl PostgresSource {
             server,
             released: released.clone(),
             delivered: delivered.clone(),
+            read_log: read_log.clone(),
             shared_slot: shared_slot.clone(),
             slot_connection: options.is_slot_temporary.then_some(connection),
             queries: Some(queries),
@@ -313,6 +341,7 @@ impl PostgresSource {
             // This connection may lead to another server than the last one did.
             let (from, delivered) = (self.assembler.timelines().position(read), *self.delivered.lock());
             let timelines = Timelines::read(&mut connection, from, delivered).await?;
+            *self.read_log.lock() = Some((self.server.identity.clone(), timelines.current()));
             self.assembler.set_timelines(timelines);
             let command = self.server.start_command(&self.options, read);
             let stream = match ReplicationStream::start(connection, &command).await {

@@ -218,13 +218,21 @@ pub(super) fn check_not_confirmed_beyond(confirmed: Option<Lsn>, from: Lsn, slot
     }
 }
 
-/// A position that covers all commits that readers see now. It may not be flushed yet: readers see a commit with
-/// `synchronous_commit=off` before that, and the stream has it afterwards.
-pub(super) async fn newest_position(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
-    look_up(connection).await.map(|(newest, _)| newest)
+/// A position that covers all commits that readers see now, on the timeline that the server writes, and the identity of
+/// its log ([`Server::identity`]). It may not be flushed yet: readers see a commit with `synchronous_commit=off` before
+/// that, and the stream has it afterwards.
+pub(super) async fn newest_position(connection: &mut PostgresConnection) -> Result<(LogPosition, String), SourceError> {
+    let (lsn, _) = look_up(connection).await?;
+    // All of one server, which cannot change its timeline while it accepts writes.
+    let sql = "SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), system_identifier, current_database() \
+               FROM pg_control_system()";
+    let row = first_row(connection, sql).await?;
+    let timeline = u32::from_str_radix(column(&row, 0)?, 16).map_err(|_| protocol_error("a malformed timeline"))?;
+    let identity = format!("postgres:{}/{}", column(&row, 1)?, column(&row, 2)?);
+    Ok((LogPosition { lsn, timeline: Some(timeline) }, identity))
 }
 
-/// The same, with the id that the next transaction gets.
+/// The newest position as [`newest_position`] has it, without its timeline, and the id that the next transaction gets.
 pub(super) async fn look_up(connection: &mut PostgresConnection) -> Result<(Lsn, u64), SourceError> {
     // txid_... are the names that every version has.
     let sql = "SELECT pg_current_wal_insert_lsn(), current_setting('wal_block_size'), \

@@ -61,6 +61,11 @@ impl Timelines {
         Ok(Timelines { current: Some(current), former })
     }
 
+    /// The one that the server writes.
+    pub fn current(&self) -> Option<u32> {
+        self.current
+    }
+
     /// The position `lsn` of this log.
     pub fn position(&self, lsn: Lsn) -> LogPosition {
         let former = self.former.iter().find(|(_, end)| lsn <= *end).map(|(timeline, _)| *timeline);
