@@ -138,7 +138,7 @@ def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):
             cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
             return int(cursor.fetchone()[1])
 
-        # One that ended without a word of it was logged by the server as aborted.
+        # The server logged and counted each connection that was dropped without COM_QUIT as aborted.
         aborted, connected = status("Aborted_clients"), status("Threads_connected")
         audit.run()
         eventually(lambda: status("Threads_connected") == connected, "the audit's connection has ended")

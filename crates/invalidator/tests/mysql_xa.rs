@@ -22,13 +22,33 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tempfile::TempDir;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::{sleep, timeout},
+};
 
 /// Prepares a transaction that names `xid` as its key, and leaves its session.
 async fn prepare(server: &Server, xid: &str) {
     let mut client = server.client().await;
     let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
     client.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+}
+
+/// Prepares a transaction, and commits it 200 ms later, again and again.
+async fn commit_prepared_for_ever(mut client: Client, name: &str) {
+    for number in 0.. {
+        let xid = format!("{name}{number}");
+        let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
+        client.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+        sleep(Duration::from_millis(200)).await;
+        client.run(&format!("XA COMMIT '{xid}'")).await;
+    }
+}
+
+/// A user that may read the log, and may not list prepared transactions.
+async fn create_reader(client: &mut Client) {
+    client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'").await;
+    client.run("GRANT SELECT ON app.* TO reader@'%'").await;
 }
 
 async fn commit(client: &mut Client, key: &str) {
@@ -229,8 +249,7 @@ async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     let server = kind.start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
-    client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'").await;
-    client.run("GRANT SELECT ON app.* TO reader@'%'").await;
+    create_reader(&mut client).await;
     for xid in ["old", "older"] {
         prepare(&server, xid).await;
     }
@@ -259,4 +278,38 @@ async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     assert_eq!(state.saved().unresolved, Some(names(&["older"])));
     client.run("XA COMMIT 'older'").await;
     state.start(OnPositionLost::Stop).wait_lost().await;
+}
+
+/// The source that reads after a flush is not the one that has waited. The commit of each transaction that was prepared
+/// where it begins was a loss, so one flush followed the other for as long as there were such transactions.
+#[tokio::test]
+async fn unlisted_transactions_that_end_before_the_flush_are_no_further_loss() {
+    let Some(kind) = kinds().into_iter().find(|kind| *kind == Kind::Mysql) else { return };
+    let server = kind.start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    create_reader(&mut client).await;
+    prepare(&server, "old").await;
+    let mut state = StateDirectory::new(&server);
+    state.options.user = "reader".into();
+    let first = state.start(OnPositionLost::Stop);
+    first.wait_running().await;
+    first.stop().await;
+    client.run("XA COMMIT 'old'").await;
+
+    // Two, so that one is prepared at any time.
+    let mut load = JoinSet::new();
+    for name in ["a", "b"] {
+        load.spawn(commit_prepared_for_ever(server.client().await, name));
+    }
+    // The start waits for as long as it does by default.
+    state.options.prepared_wait_max = MysqlOptions::default().prepared_wait_max;
+    let flushing = state.start(OnPositionLost::Flush);
+    let flushes = || flushing.cluster().state().flushes;
+    until("the cluster is flushed", || flushes() > 0).await;
+    commit(&mut client, "after").await;
+    until("the commit after the flush is read", || flushing.cluster().deletes_of("after") > 0 || flushes() > 1).await;
+    assert_eq!((flushes(), flushing.fixture.stat("positions_lost")), (1, "1".into()));
+    assert!(load.try_join_next().is_none(), "the load goes on");
+    flushing.stop().await;
 }

@@ -56,7 +56,7 @@ impl AuditedDatabase {
         self.keep_unless_broken(connection, listed)
     }
 
-    /// Ends the connection. MySQL's servers log and count one that ends without a word of it.
+    /// Ends the connection. MySQL's servers log and count a connection that is dropped without COM_QUIT.
     pub async fn close(self) {
         if let Some(DatabaseConnection::Mysql(connection)) = self.connection {
             let _ = timeout(CLOSE_TIMEOUT, connection.disconnect()).await;

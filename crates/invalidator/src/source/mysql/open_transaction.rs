@@ -2,7 +2,7 @@
 
 use super::{
     event,
-    gtid::{GtidPosition, GtidSet, Origin},
+    gtid::{GtidList, GtidPosition, GtidSet, Origin},
     outbox::OutboxTable,
 };
 use std::{
@@ -113,5 +113,16 @@ impl Gtid {
             // A replica of the other kind of server does not keep its GTIDs.
             _ => {}
         }
+    }
+
+    /// Whether the transaction is among those of `position`. False if its GTID is not known.
+    pub fn is_in(&self, position: &GtidPosition) -> bool {
+        let mut own = match self {
+            Gtid::Mariadb { .. } => GtidPosition::Mariadb(GtidList::default()),
+            Gtid::Mysql { .. } => GtidPosition::Mysql(GtidSet::default()),
+            Gtid::Missing => return false,
+        };
+        self.add_to(&mut own);
+        position.covers(&own)
     }
 }

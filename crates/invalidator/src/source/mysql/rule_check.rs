@@ -38,7 +38,8 @@ pub async fn check_rules(
     Ok(problems)
 }
 
-/// The problems of the server's settings, for whatever a start would refuse or warn of. They are warnings: the rules fit.
+/// The settings for which a start would be refused, or would warn. Each is a warning here, as it says nothing against
+/// the rules.
 pub async fn check_settings(network: &dyn Network, options: &MysqlOptions) -> Result<Vec<RuleProblem>, SourceError> {
     let mut connection = MysqlConnection::open(network, options).await?;
     let warnings = match Server::inspect_all(&mut connection, options).await {

@@ -11,6 +11,7 @@ use super::{
     packet::PacketStream,
     read_marks::ReadMarks,
     server_check::{self, Server},
+    settings::ServerKind,
     unresolved::{PreparedList, UnresolvedHistory, UnresolvedTransactions},
     visibility_target::VisibilityTarget,
     xa,
@@ -104,7 +105,7 @@ impl MysqlSource {
         let returned = Position(position.to_string());
         let unresolved = match start {
             // After the position was queried: transactions that are prepared later are read.
-            Start::Now => wait_until_resolved(&server, &mut queries, &options, &history).await?,
+            Start::Now => wait_until_resolved(&server, &mut queries, &options, &returned, &history).await?,
             Start::At(_) | Start::Earliest => find_unresolved(&server, &mut queries, &returned, &history).await?,
         };
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
@@ -282,12 +283,14 @@ impl MysqlSource {
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
-        let unresolved = {
+        let (unresolved, waited_until) = {
             let mut history = self.history.lock();
             history.rewind(&self.returned);
-            history.at(&self.returned).unwrap_or_else(|| self.unresolved.clone())
+            let unresolved = history.at(&self.returned).unwrap_or_else(|| self.unresolved.clone());
+            (unresolved, history.waited_until(&self.server.identity, &self.returned))
         };
-        self.assembler.set_unresolved(UnresolvedTransactions::new(self.history.clone(), unresolved, None));
+        let unresolved = UnresolvedTransactions::new(self.history.clone(), unresolved, None);
+        self.assembler.set_unresolved(unresolved.counted_from(waited_until));
         self.transactions_returned = 0;
         Ok(())
     }
@@ -369,11 +372,13 @@ fn silence_max(options: &MysqlOptions) -> Duration {
     (options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN)
 }
 
-/// Waits for the transactions that are prepared now, whose keys are not read, and returns those that are not resolved.
+/// Waits for the transactions that are prepared now, whose keys are not read from `start` on, and returns those that
+/// are not resolved.
 async fn wait_until_resolved(
     server: &Server,
     queries: &mut MysqlConnection,
     options: &MysqlOptions,
+    start: &Position,
     history: &Arc<Mutex<UnresolvedHistory>>,
 ) -> Result<UnresolvedTransactions, SourceError> {
     let unresolved = xa::wait_until_resolved(queries, options.prepared_wait_max, history).await?;
@@ -381,6 +386,9 @@ async fn wait_until_resolved(
         UnresolvedPrepared::Named(_) => None,
         UnresolvedPrepared::Unknown => Some(server.start_position(queries, &Start::Now).await?),
     };
+    // The log of MariaDB has commits that are not complete.
+    let complete = end.clone().filter(|_| server.kind == ServerKind::Mysql);
+    history.lock().record_wait(&server.identity, start, complete);
     Ok(UnresolvedTransactions::new(history.clone(), unresolved, None).counted_from(end))
 }
 
@@ -391,11 +399,13 @@ async fn find_unresolved(
     position: &Position,
     history: &Arc<Mutex<UnresolvedHistory>>,
 ) -> Result<UnresolvedTransactions, SourceError> {
-    let begin = |unresolved, listed| Ok(UnresolvedTransactions::new(history.clone(), unresolved, listed));
-    let known = {
+    let (known, waited_until) = {
         let mut history = history.lock();
         history.rewind(position);
-        history.at(position)
+        (history.at(position), history.waited_until(&server.identity, position))
+    };
+    let begin = |unresolved, listed| {
+        Ok(UnresolvedTransactions::new(history.clone(), unresolved, listed).counted_from(waited_until.clone()))
     };
     if known == Some(UnresolvedPrepared::none()) {
         return begin(UnresolvedPrepared::none(), None);

@@ -16,8 +16,14 @@
 //!   restart reads the end of that transaction again.
 //! * If the server does not list the transactions, any whose XA PREPARE was not read may be one of them. As soon as a reader
 //!   gets a list, and has read the log up to then, only those in the list can be.
+//! * A start from the present waits for those that it cannot list. A commit that was complete at the end of the wait
+//!   came before reading counted, and before the flush after a loss. That holds for each source that reads on from
+//!   there, on the same server: another one may complete the commit later, or have another one with its GTID.
 
-use super::gtid::{self, GtidPosition};
+use super::{
+    gtid::{self, GtidPosition},
+    open_transaction::Gtid,
+};
 use crate::{Position, source::UnresolvedPrepared};
 use lookaside_sync::Mutex;
 use std::{
@@ -37,6 +43,18 @@ pub struct UnresolvedHistory {
     is_truncated: bool,
     /// Why the server last refused to list prepared transactions; `None` if it did not.
     refusal: Option<String>,
+    /// The wait of the last start from the present; `None` if no later source needs it.
+    wait: Option<UnlistedWait>,
+}
+
+/// A start from the present that has waited for transactions that it cannot name.
+struct UnlistedWait {
+    /// The identity of the server.
+    server: String,
+    /// Where reading starts.
+    start: Position,
+    /// The commits that were complete after the wait.
+    end: GtidPosition,
 }
 
 /// From a position on, transactions that were prepared before it are known, or known to be unknown.
@@ -77,6 +95,22 @@ impl UnresolvedHistory {
         for start in &mut self.starts {
             start.resolved.retain(|_, from| covers(from));
         }
+        self.wait.take_if(|wait| !covers(&wait.start));
+    }
+
+    /// Notes that a start from the present has waited for prepared transactions. `server` is the server's identity,
+    /// `start` is where reading starts, and `end` has the commits that were complete after the wait; `None` if they are
+    /// not known, or if the transactions that are left are known by name.
+    pub fn record_wait(&mut self, server: &str, start: &Position, end: Option<GtidPosition>) {
+        let (server, start) = (server.to_owned(), start.clone());
+        self.wait = end.map(|end| UnlistedWait { server, start, end });
+    }
+
+    /// The end of the last wait, for a source that reads `server` from `position` on; `None` if there was none. A wait
+    /// on another server, or from a later start, is forgotten.
+    pub fn waited_until(&mut self, server: &str, position: &Position) -> Option<GtidPosition> {
+        self.wait.take_if(|wait| wait.server != server || !gtid::covers(&position.0, &wait.start.0));
+        self.wait.as_ref().map(|wait| wait.end.clone())
     }
 
     /// Notes whether the server lists prepared transactions: why it refuses to, or `None`. Returns whether that is a refusal
@@ -116,7 +150,7 @@ pub struct UnresolvedTransactions {
     unresolved: UnresolvedPrepared,
     /// What the server listed when reading began; `None` if it did not, or if the log has been read up to then.
     listed: Option<PreparedList>,
-    /// What was resolved up to here came before reading counted; `None` if nothing did.
+    /// Commits that this has came before reading counted; `None` if none did.
     counted_from: Option<GtidPosition>,
 }
 
@@ -135,11 +169,14 @@ impl UnresolvedTransactions {
         UnresolvedTransactions { counted_from: end, ..self }
     }
 
-    /// Whether the keys of `xid`, whose XA PREPARE was not read and which is committed after `read`, were never sent.
-    pub fn may_include(&self, xid: &str, read: &GtidPosition) -> bool {
+    /// Whether the keys of `xid`, whose XA PREPARE was not read and which `gtid` commits after `read`, were never sent.
+    pub fn may_include(&self, xid: &str, read: &GtidPosition, gtid: &Gtid) -> bool {
         match &self.unresolved {
             UnresolvedPrepared::Named(names) => names.contains(xid),
-            UnresolvedPrepared::Unknown => self.counted_from.as_ref().is_none_or(|from| read.covers(from)),
+            // The GTID itself: commits may complete in another order than the log has them.
+            UnresolvedPrepared::Unknown => {
+                self.counted_from.as_ref().is_none_or(|from| read.covers(from) || !gtid.is_in(from))
+            }
         }
     }
 
@@ -187,7 +224,10 @@ impl Default for UnresolvedTransactions {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::gtid::GtidList, *};
+    use super::{
+        super::gtid::{GtidList, GtidSet},
+        *,
+    };
     use UnresolvedPrepared::Unknown;
 
     fn position(sequence: u64) -> Position {
@@ -196,6 +236,10 @@ mod tests {
 
     fn read(sequence: u64) -> GtidPosition {
         GtidPosition::Mariadb(GtidList::parse(&position(sequence).0).expect("a position"))
+    }
+
+    fn gtid(sequence: u64) -> Gtid {
+        Gtid::Mariadb { domain: 0, server: 1, sequence }
     }
 
     fn names(names: &[&str]) -> BTreeSet<String> {
@@ -220,7 +264,7 @@ mod tests {
         reader.resolve("never prepared", &read(21));
         let at = |sequence| history.lock().at(&position(sequence));
         assert_eq!((at(9), at(10), at(19)), (None, Some(named(&["a", "b"])), Some(named(&["a", "b"]))));
-        assert_eq!((at(20), reader.may_include("a", &read(20))), (Some(named(&["b"])), false));
+        assert_eq!((at(20), reader.may_include("a", &read(20), &gtid(21))), (Some(named(&["b"])), false));
     }
 
     /// The promoted replica may lack the XA ROLLBACK that its primary had, and have other commits with these numbers.
@@ -266,7 +310,7 @@ mod tests {
         let list = PreparedList { names: names(&["old", "new"]), end: read(30) };
         let mut reader = UnresolvedTransactions::new(history.clone(), Unknown, Some(list));
         reader.resolve("new", &read(20));
-        let includes = |reader: &UnresolvedTransactions, xid| reader.may_include(xid, &read(30));
+        let includes = |reader: &UnresolvedTransactions, xid| reader.may_include(xid, &read(30), &gtid(31));
         assert_eq!((reader.check_list(&read(29)), includes(&reader, "any")), (names(&[]), true));
         assert_eq!(reader.check_list(&read(30)), names(&[]));
         assert!(includes(&reader, "old") && !includes(&reader, "any") && !includes(&reader, "new"));
@@ -278,7 +322,41 @@ mod tests {
     #[test]
     fn what_a_start_has_waited_for_is_no_loss() {
         let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).counted_from(Some(read(12)));
-        assert!(!reader.may_include("any", &read(11)) && reader.may_include("any", &read(12)));
+        assert!(!reader.may_include("any", &read(11), &gtid(12)) && reader.may_include("any", &read(12), &gtid(13)));
+    }
+
+    /// The log has it before another one that was complete. Readers saw the old rows when the cluster was flushed.
+    #[test]
+    fn a_commit_that_was_not_complete_at_the_end_of_the_wait_may_be_a_loss() {
+        const SERVER: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
+        let of = |numbers: &str| GtidSet::parse(&format!("{SERVER}:{numbers}")).expect("a position");
+        let origin = (0x3e11_fa47_71ca_11e1_9e33_c80a_a942_9562_u128.to_be_bytes(), String::new());
+        let gtid = |number| Gtid::Mysql { origin: origin.clone(), number };
+        let end = Some(GtidPosition::Mysql(of("1-5:7")));
+        let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).counted_from(end);
+        let may_include = |read, number| reader.may_include("any", &GtidPosition::Mysql(of(read)), &gtid(number));
+        assert!(!may_include("1-4", 5) && may_include("1-5", 6) && !may_include("1-6", 7) && may_include("1-7", 8));
+        assert!(reader.may_include("any", &GtidPosition::Mysql(of("1-4")), &Gtid::Missing));
+    }
+
+    /// Under a load of short transactions one loss caused the next: the source after the flush is not the one that has
+    /// waited.
+    #[test]
+    fn a_wait_counts_for_each_source_from_its_start_on() {
+        let mut history = UnresolvedHistory::default();
+        history.record_wait("server", &position(10), Some(read(12)));
+        for at in [10, 15] {
+            history.rewind(&position(at));
+            assert_eq!(history.waited_until("server", &position(at)), Some(read(12)));
+        }
+        history.rewind(&position(9));
+        assert_eq!(history.waited_until("server", &position(10)), None, "it was read from before");
+        history.record_wait("server", &position(10), Some(read(12)));
+        assert_eq!(history.waited_until("promoted", &position(10)), None, "it may complete them later");
+        assert_eq!(history.waited_until("server", &position(10)), None, "it may be a copy of that one");
+        history.record_wait("server", &position(10), Some(read(12)));
+        history.record_wait("server", &position(20), None);
+        assert_eq!(history.waited_until("server", &position(20)), None, "a later start knows the names");
     }
 
     #[test]

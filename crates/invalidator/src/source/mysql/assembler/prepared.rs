@@ -51,6 +51,7 @@ impl Assembler {
     ) -> Result<(), SourceError> {
         // Read before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
         let before = Position(self.resume_position().to_string());
+        let gtid = self.open.as_ref().map_or(&Gtid::Missing, |open| &open.gtid);
         let keys = match self.prepared.remove(xid) {
             Resolved::Held(keys) => {
                 if !matches!(self.open, Some(OpenTransaction { gtid: Gtid::Mysql { .. }, .. })) {
@@ -58,7 +59,7 @@ impl Assembler {
                 }
                 keys
             }
-            Resolved::Unread if !self.unresolved.may_include(xid, &self.read_position) => {
+            Resolved::Unread if !self.unresolved.may_include(xid, &self.read_position, gtid) => {
                 tracing::debug!(xid, "the deletes of this XA transaction were sent before reading began");
                 Vec::new()
             }
