@@ -208,7 +208,8 @@ impl HistoryRecorder {
                 "the history of the configuration's changes in etcd cannot be used, so this router has one of its own, in \
                  --config-cache: old values may come back if all routers restart during a change without it; run the \
                  version that wrote the history, or let the endpoints of --config or --config-history be etcd's own; \
-                 or stop all routers, remove the history (etcdctl del --prefix {key}) and flush all servers"
+                 or stop all routers, remove the history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all \
+                 servers"
             ),
         }
     }

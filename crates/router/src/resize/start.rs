@@ -152,8 +152,9 @@ fn unusable_history_error(settings: &ResizerSettings, why: &str) -> String {
         "the history of the configuration's changes in etcd cannot be used, and this router has none in --config-cache or \
          from a peer, so it does not know which servers have missed deletes: {why}; start the version that wrote the history, \
          and name endpoints of etcd in --config or --config-history that let all requests pass. Or, if no router of \
-         the cluster runs: remove the history (etcdctl del --prefix {}) and flush all servers before a router starts",
-        history_key(settings)
+         the cluster runs: remove the history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all servers before \
+         a router starts",
+        key = history_key(settings)
     )
 }
 
@@ -172,8 +173,8 @@ fn unusable_error(settings: &ResizerSettings, id: ConfigId, why: &str) -> String
     format!(
         "routers may read by the configuration {id} of the history, {location}/{id}, and this router cannot use it: {why}; \
          start a version that can, with what it names (certificates). Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix {}) and flush all servers before a router starts",
-        history_key(settings)
+         history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all servers before a router starts",
+        key = history_key(settings)
     )
 }
 
