@@ -89,13 +89,8 @@ impl StoredCoverage {
 
     pub(crate) fn departed(&self) -> Departed {
         let mut departed = Departed { is_incomplete: self.is_departed_incomplete, ..Departed::default() };
-        for server in &self.departed {
-            let address = Address(server.as_str().into());
-            match self.departed_unread.contains(server) {
-                true => departed.add_unread([address]),
-                false => departed.add([address]),
-            }
-        }
+        let address = |server: &String| Address(server.as_str().into());
+        departed.add_marked(self.departed.iter().map(address), &self.departed_unread.iter().map(address).collect());
         departed
     }
 }
