@@ -187,6 +187,20 @@ fn a_configuration_waits_for_a_pool_under_a_new_name_with_items() {
     assert_eq!(flushed.coverage.reads(), new.id);
 }
 
+/// A reply from before the configuration was given up and covered again came late. The operator was asked at once, by an old
+/// answer.
+#[test]
+fn items_that_were_found_before_a_configuration_is_claimed_count_for_nothing() {
+    let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
+    let mut router = Alone::reading(&read);
+    router.coverage.set_target(new.clone(), router.now);
+    router.coverage.record_items(new.id, &Address("c:1".into()), router.now);
+    router.set_target(&new);
+    assert_eq!(router.coverage.servers_with_items(), addresses(&[]), "it was not asked since");
+    router.coverage.record_items(new.id, &Address("c:1".into()), router.now);
+    assert_eq!(router.coverage.servers_with_items(), addresses(&["c:1"]));
+}
+
 /// The pool was taken out of the file and put back: its servers counted as departed, and would have been flushed although
 /// they were another cluster's.
 #[test]
