@@ -99,6 +99,7 @@ mod tests {
         assert!(departed.is_incomplete && !departed.servers.contains(&server(1)));
         assert!(departed.servers.contains(&server(0)), "it departed again");
     }
+
     #[test]
     fn a_server_that_was_read_once_is_this_clusters() {
         let [read, unread] = ["read:1", "unread:1"].map(|name| Address(name.into()));

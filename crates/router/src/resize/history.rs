@@ -70,7 +70,7 @@ pub struct HistoryChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryError {
     /// Not now.
-    Away(String),
+    Unavailable(String),
     /// Not by this router: its account lacks a permission, or the change is too large.
     Refused(String),
     /// There is something, but no record that this router can use: it is malformed, of another version or without a text
@@ -92,7 +92,7 @@ impl HistoryChange {
 
 impl fmt::Display for HistoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (HistoryError::Away(why) | HistoryError::Refused(why) | HistoryError::Unusable(why)) = self;
+        let (HistoryError::Unavailable(why) | HistoryError::Refused(why) | HistoryError::Unusable(why)) = self;
         f.write_str(why)
     }
 }

@@ -131,7 +131,7 @@ async fn read_history(
     let is_usable = |id, text: &str| UsableConfig::parse_recorded(id, text, host).is_ok();
     let HistoryAtStart { record, texts } = match recorder.read_first(&is_usable).await {
         Some(Ok(history)) => history,
-        Some(Err(HistoryError::Away(_))) => return Ok((SharedHistory::Unknown, Vec::new())),
+        Some(Err(HistoryError::Unavailable(_))) => return Ok((SharedHistory::Unknown, Vec::new())),
         Some(Err(HistoryError::Unusable(why))) => return Ok((SharedHistory::Unusable(why), Vec::new())),
         Some(Err(HistoryError::Refused(why))) => return Ok((SharedHistory::Refused(why), Vec::new())),
         None => return Ok((SharedHistory::Unused, Vec::new())),

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   {"version": 1, "reads": ID, "covered": [{"text": "...", "is_claimed": true, "was_read": true}],
-//!    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false, "departed_unread": []}
+//!    "departed": ["10.0.0.7:11211", "10.0.0.8:11211"], "is_departed_incomplete": false,
+//!    "departed_unread": ["10.0.0.8:11211"]}
 //! ```
 //!
 //! The file is replaced by a rename: after a crash it is the old or the new one.
