@@ -195,6 +195,7 @@ def test_a_dump_of_the_configuration_is_used_at_the_next_start(tmp_path):
         assert dump.read_text() == text
         path.write_text("{ broken")
         eventually(lambda: "Failed to reconfigure: " in it.router.log(), "the change is refused")
+        assert "Error while reconfiguring mcrouter after config change" in it.router.log()
         assert dump.read_text() == text
         router = it.router
         router.stop()

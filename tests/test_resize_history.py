@@ -312,6 +312,18 @@ def test_a_router_that_knows_nothing_does_not_start_before_etcd_returns_the_hist
             gateway.shutdown()
 
 
+@pytest.mark.parametrize("cluster", ["file"], indirect=True)
+def test_a_router_that_is_refused_the_history_that_it_was_given_does_not_start(cluster, tmp_path):
+    """It took itself for the first of its cluster, and served all that its servers had."""
+    history = f"etcd://reader@127.0.0.1:{cluster.etcd.port}/{KEY}.history"
+    router = DisklessRouter(tmp_path, ["-f", cluster.file, "--config-history", history], "reader", free_port(), [])
+    try:
+        assert router.running.wait(30) == 2, router.log()
+        assert "permission denied" in router.log() and "which --config-history asks for" in router.log()
+    finally:
+        router.stop()
+
+
 LATER_ID = "0" * 31 + "7"
 LATER = json.dumps({"pools": {"main": {"servers": []}}, "route": {"type": "LaterRoute", "pool": "main"}})
 
@@ -342,7 +354,8 @@ def test_a_router_that_cannot_use_what_others_may_read_by_names_it(cluster):
     cluster.put_history([(identity, cluster.text, True), (LATER_ID, LATER, True)])
     router.start()
     assert router.running.wait(30) == 2, router.log()
-    assert f"{RECORD}/{LATER_ID}" in router.log() and f"etcdctl del --prefix {RECORD})" in router.log()
+    remove = f"(etcdctl del {RECORD}, and etcdctl del --prefix {RECORD}/)"
+    assert f"{RECORD}/{LATER_ID}" in router.log() and remove in router.log()
 
 
 @ACCOUNTS

@@ -178,10 +178,10 @@ format!(
         (
             r#"{"type": "ErrorRoute", "result": "mc_res_timeouts"}"#,
             "line 2, column 43, at route.result: \"mc_res_timeouts\" is no error; did you mean \"mc_res_timeout\"? Known \
-             results: mc_res_aborted, mc_res_bad_command, mc_res_bad_exptime, mc_res_bad_flags, mc_res_bad_key, \
-             mc_res_bad_value, mc_res_busy, mc_res_client_error, mc_res_connect_error, mc_res_connect_timeout, \
-             mc_res_deadline_exceeded, mc_res_local_error, mc_res_ooo, mc_res_remote_error, mc_res_shutdown, \
-             mc_res_timeout, mc_res_tko, mc_res_try_again, mc_res_unknown"
+             results: mc_res_aborted, mc_res_bad_cas_id, mc_res_bad_command, mc_res_bad_exptime, mc_res_bad_flags, \
+             mc_res_bad_key, mc_res_bad_lease_id, mc_res_bad_value, mc_res_busy, mc_res_client_error, \
+             mc_res_connect_error, mc_res_connect_timeout, mc_res_deadline_exceeded, mc_res_local_error, mc_res_ooo, \
+             mc_res_remote_error, mc_res_shutdown, mc_res_timeout, mc_res_tko, mc_res_try_again, mc_res_unknown"
                 .into(),
         ),
         (

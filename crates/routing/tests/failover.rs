@@ -299,6 +299,10 @@ async fn the_result_of_an_error_route_decides_about_a_failover() {
         assert_eq!(ask(&route, &["get k"]).await, [outcome], "{keys} {errors}");
         assert_eq!(cluster.env.lines().is_empty(), keys.contains("enable_logging"));
     }
+    for (result, text) in [("bad_cas_id", "bad cas id"), ("bad_lease_id", "bad lease id")] {
+        let (route, _) = Cluster::build(&format!(r#"{{"type": "ErrorRoute", "result": "mc_res_{result}"}}"#));
+        assert_eq!(ask(&route, &["get k"]).await, [format!("Error(Client(b\"{text}\"))")]);
+    }
     let (route, cluster) = Cluster::build(r#"{"type": "ErrorRoute", "result": "mc_res_connect_timeout"}"#);
     assert_eq!(ask(&route, &["get k", "get l", "delete k"]).await, ["connection timeout"; 3]);
     ask(&route, &["get secret"]).await;

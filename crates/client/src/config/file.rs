@@ -35,7 +35,7 @@ impl fmt::Display for UnstableFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} cannot be read: something writes it all the time, and no two reads in {STABLE_READS_MAX} agree; write \
+            "{} cannot be read: something writes it all the time: it was different at each of the last reads; write \
              another file, and rename that to this one",
             self.0.display()
         )

@@ -66,7 +66,7 @@ impl EtcdHistory {
     fn history_error(&self, error: EtcdError) -> HistoryError {
         let location = self.0.location();
         match error {
-            EtcdError::Unavailable(why) => HistoryError::Away(format!("{location}: {why}")),
+            EtcdError::Unavailable(why) => HistoryError::Unavailable(format!("{location}: {why}")),
             EtcdError::Refused(why) => HistoryError::Refused(format!("{location}: {why}")),
             EtcdError::Foreign(why) => HistoryError::Unusable(format!("{location}: {why}")),
         }

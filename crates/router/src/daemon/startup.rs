@@ -254,6 +254,7 @@ async fn start_resizer(
         threads: options.threads(),
         is_takeover,
         history: host.loader.history(),
+        is_history_required: options.configuration.config_history.is_some(),
     };
     let is_remembered = options.configuration.config_cache.is_some() || settings.history.is_some();
     if matches!(host.loader.source(), Source::File(_)) && !settings.peers.is_empty() && !is_remembered {

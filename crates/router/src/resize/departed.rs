@@ -40,13 +40,18 @@ impl Departed {
         self.limit();
     }
 
-    pub(crate) fn add_all(&mut self, other: &Departed) {
-        for server in other.servers.iter().cloned() {
-            match other.unread.contains(&server) {
+    /// Adds `servers`, of which those in `unread` are of configurations that were not read, as far as is known.
+    pub(crate) fn add_marked(&mut self, servers: impl IntoIterator<Item = Address>, unread: &BTreeSet<Address>) {
+        for server in servers {
+            match unread.contains(&server) {
                 true => self.add_unread([server]),
                 false => self.add([server]),
             }
         }
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Departed) {
+        self.add_marked(other.servers.iter().cloned(), &other.unread);
         self.is_incomplete |= other.is_incomplete;
     }
 
@@ -94,6 +99,7 @@ mod tests {
         assert!(departed.is_incomplete && !departed.servers.contains(&server(1)));
         assert!(departed.servers.contains(&server(0)), "it departed again");
     }
+
     #[test]
     fn a_server_that_was_read_once_is_this_clusters() {
         let [read, unread] = ["read:1", "unread:1"].map(|name| Address(name.into()));

@@ -66,6 +66,8 @@ pub struct ResizerSettings {
     pub is_takeover: bool,
     /// Where the routers of the cluster share the history of changes; `None` if they do not.
     pub history: Option<Arc<dyn HistoryStore>>,
+    /// The operator has asked for the history. A router that may not use it does not start without another memory.
+    pub is_history_required: bool,
 }
 
 /// The driver of one process.

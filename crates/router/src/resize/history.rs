@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   HISTORY/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true, "is_lost": false}],
-//!                                "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
+//!                                "departed": ["10.0.0.7:11211", "10.0.0.8:11211"], "is_departed_incomplete": false,
+//!                                "departed_unread": ["10.0.0.8:11211"]}
 //!   HISTORY/REGION/CLUSTER/ID   the text of that configuration
 //! ```
 //!
@@ -16,6 +17,7 @@ use super::report::CoverageReport;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::{Address, BoxFuture};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,7 +70,7 @@ pub struct HistoryChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryError {
     /// Not now.
-    Away(String),
+    Unavailable(String),
     /// Not by this router: its account lacks a permission, or the change is too large.
     Refused(String),
     /// There is something, but no record that this router can use: it is malformed, of another version or without a text
@@ -90,7 +92,7 @@ impl HistoryChange {
 
 impl fmt::Display for HistoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (HistoryError::Away(why) | HistoryError::Refused(why) | HistoryError::Unusable(why)) = self;
+        let (HistoryError::Unavailable(why) | HistoryError::Refused(why) | HistoryError::Unusable(why)) = self;
         f.write_str(why)
     }
 }
@@ -120,6 +122,9 @@ struct Record {
     configs: Vec<RecordConfig>,
     departed: Vec<String>,
     is_departed_incomplete: bool,
+    /// Earlier versions write none, and lose those that are there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    departed_unread: BTreeSet<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,7 +154,8 @@ impl History {
             Ok(RecordedConfig { id, is_readable: config.is_readable, is_lost: config.is_lost && !config.is_readable })
         };
         let mut departed = Departed { is_incomplete: record.is_departed_incomplete, ..Departed::default() };
-        departed.add(record.departed.iter().map(|server| Address(server.as_str().into())));
+        let address = |server: &String| Address(server.as_str().into());
+        departed.add_marked(record.departed.iter().map(address), &record.departed_unread.iter().map(address).collect());
         Ok(History { configs: record.configs.iter().map(config).collect::<Result<_, String>>()?, departed })
     }
 
@@ -164,6 +170,7 @@ impl History {
             configs: self.configs.iter().map(config).collect(),
             departed: self.departed.servers.iter().map(Address::to_string).collect(),
             is_departed_incomplete: self.departed.is_incomplete,
+            departed_unread: self.departed.unread.iter().map(Address::to_string).collect(),
         };
         serde_json::to_string(&record).expect("text and lists are JSON")
     }
@@ -240,6 +247,7 @@ impl History {
             covers: self.configs.iter().filter(|config| !config.is_lost).map(|config| config.id).collect(),
             is_ordered: true,
             departed: self.departed.servers.iter().cloned().collect(),
+            departed_unread: self.departed.unread.clone(),
         })
     }
 }

@@ -159,7 +159,7 @@ impl HistoryRecorder {
             Err(error) => {
                 self.record_error(&error);
                 match (error, change) {
-                    (HistoryError::Away(_), _) => HistoryReply::Nothing,
+                    (HistoryError::Unavailable(_), _) => HistoryReply::Nothing,
                     (HistoryError::Refused(_) | HistoryError::Unusable(_), None) => HistoryReply::Refused,
                     (HistoryError::Refused(_) | HistoryError::Unusable(_), Some(change)) => {
                         self.probe = change.without_effect();
@@ -181,7 +181,7 @@ impl HistoryRecorder {
 
     fn record_error(&mut self, error: &HistoryError) {
         let (state, interval) = match error {
-            HistoryError::Away(_) => (HistoryState::Away, Duration::ZERO),
+            HistoryError::Unavailable(_) => (HistoryState::Away, Duration::ZERO),
             HistoryError::Refused(_) | HistoryError::Unusable(_) => (HistoryState::Refused, REFUSED_INTERVAL),
         };
         self.read_at = Instant::now() + interval;
@@ -192,7 +192,7 @@ impl HistoryRecorder {
         self.status.set_history(state);
         let key = self.store.as_ref().map(|store| store.key()).unwrap_or_default();
         match error {
-            HistoryError::Away(why) => tracing::warn!(
+            HistoryError::Unavailable(why) => tracing::warn!(
                 why,
                 "the history of the configuration's changes in etcd cannot be read or written: a change waits until it can"
             ),
@@ -208,7 +208,8 @@ impl HistoryRecorder {
                 "the history of the configuration's changes in etcd cannot be used, so this router has one of its own, in \
                  --config-cache: old values may come back if all routers restart during a change without it; run the \
                  version that wrote the history, or let the endpoints of --config or --config-history be etcd's own; \
-                 or stop all routers, remove the history (etcdctl del --prefix {key}) and flush all servers"
+                 or stop all routers, remove the history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all \
+                 servers"
             ),
         }
     }
@@ -229,13 +230,13 @@ async fn read_until(
     let mut failure = format!("no reply within {START_MAX:?}");
     loop {
         match timeout_at(end, read_with_texts(store, is_usable)).await {
-            Err(_) => return Err(HistoryError::Away(failure)),
-            Ok(Err(HistoryError::Away(why))) => failure = why,
+            Err(_) => return Err(HistoryError::Unavailable(failure)),
+            Ok(Err(HistoryError::Unavailable(why))) => failure = why,
             Ok(read) => return read,
         }
         // A failure that takes no time ends no timeout.
         if Instant::now() >= end {
-            return Err(HistoryError::Away(failure));
+            return Err(HistoryError::Unavailable(failure));
         }
         sleep(START_RETRY).await;
     }
@@ -274,7 +275,7 @@ async fn read_with_texts(
         change = history::change_of(record.0, &record.1, &next, |_| None);
     }
     Err(match is_complete {
-        true => HistoryError::Away("other routers change it all the time".to_owned()),
+        true => HistoryError::Unavailable("other routers change it all the time".to_owned()),
         false => HistoryError::Unusable("a configuration that it names has no text".to_owned()),
     })
 }

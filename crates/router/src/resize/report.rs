@@ -28,6 +28,8 @@ pub(crate) struct CoverageReport {
     pub(crate) is_ordered: bool,
     /// Servers that it no longer sends deletes to, and that hold copies.
     pub(crate) departed: BTreeSet<Address>,
+    /// Those of `departed` that were in no configuration of which the router knows that it was read.
+    pub(crate) departed_unread: BTreeSet<Address>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,6 +41,9 @@ struct Text {
     #[serde(default)]
     is_ordered: bool,
     departed: Vec<String>,
+    /// Earlier versions report none, and read none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    departed_unread: Vec<String>,
 }
 
 impl CoverageReport {
@@ -50,6 +55,7 @@ impl CoverageReport {
             covers: self.covers.iter().map(ConfigId::to_string).collect(),
             is_ordered: self.is_ordered,
             departed: self.departed.iter().map(Address::to_string).collect(),
+            departed_unread: self.departed_unread.iter().map(Address::to_string).collect(),
         };
         serde_json::to_string(&text).expect("text and lists are JSON")
     }
@@ -65,6 +71,7 @@ impl CoverageReport {
             covers: text.covers.iter().map(id).collect::<Result<_, _>>()?,
             is_ordered: text.is_ordered,
             departed: text.departed.iter().map(|name| Address(name.as_str().into())).collect(),
+            departed_unread: text.departed_unread.iter().map(|name| Address(name.as_str().into())).collect(),
         };
         match report.reads.is_empty() {
             true => Err("\"reads\" is empty: expected the configuration that the router reads by".to_owned()),
@@ -91,13 +98,15 @@ mod tests {
             claims: [one, two].into(),
             covers: vec![two, one],
             is_ordered: true,
-            departed: [Address("10.0.0.7:11211".into())].into(),
+            departed: ["10.0.0.7:11211", "10.0.0.8:11211"].map(|name| Address(name.into())).into(),
+            departed_unread: [Address("10.0.0.8:11211".into())].into(),
         };
         assert_eq!(CoverageReport::parse(report.to_json().as_bytes()), Ok(report));
         let earlier =
             r#"{"reads":["1"],"waits_for":null,"claims":[],"covers":[],"departed":[]}"#.replace('1', &one.to_string());
         assert!(
-            CoverageReport::parse(earlier.as_bytes()).is_ok_and(|report| !report.is_ordered),
+            CoverageReport::parse(earlier.as_bytes())
+                .is_ok_and(|report| !report.is_ordered && report.departed_unread.is_empty()),
             "of an earlier version"
         );
         for bad in ["", "{}", r#"{"reads":[],"waits_for":null,"claims":[],"covers":[],"departed":[]}"#] {

@@ -9,7 +9,7 @@
 //! router that knows nothing else: that one does not start before it has.
 //!
 //! A state on disk or a history that is there and cannot be used shows that this is no first start. A router that knows
-//! nothing else does not start then, either.
+//! nothing else does not start then, either. Nor does it if etcd refuses a history that the operator has asked for.
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings, UsableConfig};
 use super::history::HistoryError;
@@ -76,7 +76,12 @@ impl Resizer {
                 (Some(why), _) => return Err(unusable_state_error(&why)),
                 (None, SharedHistory::Unknown) => return Err(unknown_history_error(&settings)),
                 (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(&settings, why)),
-                (None, SharedHistory::Unused | SharedHistory::Known(_)) => InitialCoverage::first(config.clone())?,
+                (None, SharedHistory::Refused(why)) if settings.is_history_required => {
+                    return Err(refused_history_error(&settings, why));
+                }
+                (None, SharedHistory::Unused | SharedHistory::Refused(_) | SharedHistory::Known(_)) => {
+                    InitialCoverage::first(config.clone())?
+                }
             },
         };
         initial.cover_recorded(recorded);
@@ -89,8 +94,10 @@ impl Resizer {
 
 /// What a router knows of the shared history when it starts.
 enum SharedHistory {
-    /// None is shared, or this router may not write it.
+    /// None is shared.
     Unused,
+    /// This router may not write it. The text says why.
+    Refused(String),
     /// The store has not replied.
     Unknown,
     /// The store has something that this router cannot use. The text says what.
@@ -108,7 +115,7 @@ impl SharedHistory {
 
     fn into_known(self) -> KnownHistory {
         match self {
-            SharedHistory::Unused | SharedHistory::Unusable(_) => KnownHistory::Unused,
+            SharedHistory::Unused | SharedHistory::Refused(_) | SharedHistory::Unusable(_) => KnownHistory::Unused,
             SharedHistory::Unknown => KnownHistory::Unknown,
             SharedHistory::Known(record) => KnownHistory::Seen(record),
         }
@@ -124,9 +131,10 @@ async fn read_history(
     let is_usable = |id, text: &str| UsableConfig::parse_recorded(id, text, host).is_ok();
     let HistoryAtStart { record, texts } = match recorder.read_first(&is_usable).await {
         Some(Ok(history)) => history,
-        Some(Err(HistoryError::Away(_))) => return Ok((SharedHistory::Unknown, Vec::new())),
+        Some(Err(HistoryError::Unavailable(_))) => return Ok((SharedHistory::Unknown, Vec::new())),
         Some(Err(HistoryError::Unusable(why))) => return Ok((SharedHistory::Unusable(why), Vec::new())),
-        Some(Err(HistoryError::Refused(_))) | None => return Ok((SharedHistory::Unused, Vec::new())),
+        Some(Err(HistoryError::Refused(why))) => return Ok((SharedHistory::Refused(why), Vec::new())),
+        None => return Ok((SharedHistory::Unused, Vec::new())),
     };
     let parse = |(id, text): (ConfigId, String)| {
         let usable = UsableConfig::parse_recorded(id, &text, host);
@@ -147,13 +155,25 @@ fn unknown_history_error(settings: &ResizerSettings) -> String {
     )
 }
 
+/// Without the option it starts: an account that reads the configuration in etcd need not be one for the history.
+fn refused_history_error(settings: &ResizerSettings, why: &str) -> String {
+    format!(
+        "etcd refuses this router the history of the configuration's changes, which --config-history asks for, and this \
+         router has none in --config-cache or from a peer, so it does not know which servers have missed deletes: {why}; \
+         grant the user of --config-history the permission (etcdctl role grant-permission ROLE readwrite --prefix {key}), \
+         and start the router again",
+        key = history_key(settings)
+    )
+}
+
 fn unusable_history_error(settings: &ResizerSettings, why: &str) -> String {
     format!(
         "the history of the configuration's changes in etcd cannot be used, and this router has none in --config-cache or \
          from a peer, so it does not know which servers have missed deletes: {why}; start the version that wrote the history, \
          and name endpoints of etcd in --config or --config-history that let all requests pass. Or, if no router of \
-         the cluster runs: remove the history (etcdctl del --prefix {}) and flush all servers before a router starts",
-        history_key(settings)
+         the cluster runs: remove the history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all servers before \
+         a router starts",
+        key = history_key(settings)
     )
 }
 
@@ -172,8 +192,8 @@ fn unusable_error(settings: &ResizerSettings, id: ConfigId, why: &str) -> String
     format!(
         "routers may read by the configuration {id} of the history, {location}/{id}, and this router cannot use it: {why}; \
          start a version that can, with what it names (certificates). Or, if no router of the cluster runs: remove the \
-         history (etcdctl del --prefix {}) and flush all servers before a router starts",
-        history_key(settings)
+         history (etcdctl del {key}, and etcdctl del --prefix {key}/) and flush all servers before a router starts",
+        key = history_key(settings)
     )
 }
 

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   {"version": 1, "reads": ID, "covered": [{"text": "...", "is_claimed": true, "was_read": true}],
-//!    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false, "departed_unread": []}
+//!    "departed": ["10.0.0.7:11211", "10.0.0.8:11211"], "is_departed_incomplete": false,
+//!    "departed_unread": ["10.0.0.8:11211"]}
 //! ```
 //!
 //! The file is replaced by a rename: after a crash it is the old or the new one.
@@ -89,13 +90,8 @@ impl StoredCoverage {
 
     pub(crate) fn departed(&self) -> Departed {
         let mut departed = Departed { is_incomplete: self.is_departed_incomplete, ..Departed::default() };
-        for server in &self.departed {
-            let address = Address(server.as_str().into());
-            match self.departed_unread.contains(server) {
-                true => departed.add_unread([address]),
-                false => departed.add([address]),
-            }
-        }
+        let address = |server: &String| Address(server.as_str().into());
+        departed.add_marked(self.departed.iter().map(address), &self.departed_unread.iter().map(address).collect());
         departed
     }
 }

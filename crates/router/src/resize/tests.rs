@@ -27,6 +27,9 @@ fn text_of(server: &str) -> String {
 /// Of a later version, which knows more route handles.
 const LATER: &str = r#"{"pools": {"a": {"servers": ["later:1"]}}, "route": {"type": "LaterRoute", "pool": "a"}}"#;
 
+/// Removes the history of this cluster, and not that of another one whose name begins with this one's.
+const REMOVE: &str = "(etcdctl del k.history/./., and etcdctl del --prefix k.history/././)";
+
 fn id_of(text: &str) -> ConfigId {
     ConfigId::of(text).expect("it has an identity")
 }
@@ -74,6 +77,15 @@ impl Router {
         history: &Arc<MemoryHistory>,
         store: Box<dyn CoverageStore>,
     ) -> Result<Router, String> {
+        Router::start_as(text, history, store, false).await
+    }
+
+    async fn start_as(
+        text: &str,
+        history: &Arc<MemoryHistory>,
+        store: Box<dyn CoverageStore>,
+        is_history_required: bool,
+    ) -> Result<Router, String> {
         let host = Host::default();
         let config = host.parse(text).expect("a configuration");
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
@@ -84,6 +96,7 @@ impl Router {
             threads: 1,
             is_takeover: false,
             history: Some(history.clone()),
+            is_history_required,
         };
         let channels = ResizerChannels { publish, applied: applied_by_threads };
         let resizer = Resizer::start(config, settings, store, &host, Arc::new(TcpNetwork), channels).await?;
@@ -183,7 +196,7 @@ async fn a_router_with_a_history_that_cannot_be_used_does_not_start_without_memo
     // The last one names a text that is not there.
     for (record, why) in [(&*of_later, "version 2"), ("{", "malformed"), (&*present.to_json(), "no text")] {
         let refused = Router::start(&text, &history(record)).await.err().expect("it does not start");
-        assert!(refused.contains(why) && refused.contains("etcdctl del --prefix k.history/./.)"), "{refused}");
+        assert!(refused.contains(why) && refused.contains(REMOVE), "{refused}");
         // One with a file knows enough.
         let router =
             Router::start_with(&text, &history(record), Box::new(Disk(text.clone()))).await.expect("it starts");
@@ -194,6 +207,22 @@ async fn a_router_with_a_history_that_cannot_be_used_does_not_start_without_memo
     refusing.refuse_all();
     let router = Router::start(&text, &refusing).await.expect("it starts");
     assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]));
+}
+
+/// It started as the first of its cluster, with a line in the log, and trusted all servers: the option gave no protection.
+#[tokio::test(start_paused = true)]
+async fn a_router_that_is_refused_the_history_that_it_was_given_does_not_start_without_memory() {
+    let (text, refusing) = (text_of("a:1"), Arc::<MemoryHistory>::default());
+    refusing.refuse_all();
+    let refused = Router::start_as(&text, &refusing, Box::new(NoStore), true).await.err().expect("it does not start");
+    for part in ["permission denied", "etcdctl role grant-permission ROLE readwrite --prefix k.history/./."] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    // One with a file knows enough.
+    let router = Router::start_as(&text, &refusing, Box::new(Disk(text.clone())), true).await.expect("it starts");
+    assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]));
+    let router = Router::start_as(&text, &Arc::default(), Box::new(NoStore), true).await.expect("a first start");
+    assert_eq!(router.states, [HistoryState::Recorded]);
 }
 
 /// A disk whose file was damaged, or cannot be read.
@@ -250,7 +279,7 @@ async fn a_router_does_not_start_if_it_cannot_use_what_others_may_read_by() {
     history.set(&History { configs, ..History::default() }, &[(id_of(LATER), LATER), (id_of(&text), &text)]);
     let refused = Router::start(&text, &history).await.err().expect("it does not start");
     let key = format!("etcd://a:1/k.history/././{}", id_of(LATER));
-    for part in [&*key, "LaterRoute", "etcdctl del --prefix k.history/./.)"] {
+    for part in [&*key, "LaterRoute", REMOVE] {
         assert!(refused.contains(part), "{refused}");
     }
     assert_eq!(history.history().lost().count(), 0);

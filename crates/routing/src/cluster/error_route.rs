@@ -117,10 +117,12 @@ const fn client(name: &'static str, text: &'static str) -> ErrorResult {
 const RESULTS: &[ErrorResult] = &[
     failure("local_error", "local error", Some(FailoverError::LocalError)),
     failure("aborted", "aborted", None),
+    client("bad_cas_id", "bad cas id"),
     client("bad_command", "bad command"),
     client("bad_exptime", "bad exptime"),
     client("bad_flags", "bad flags"),
     client("bad_key", "bad key"),
+    client("bad_lease_id", "bad lease id"),
     failure("bad_value", "bad value", None),
     failure("busy", "307 busy", Some(FailoverError::Busy)),
     client("client_error", "client error"),

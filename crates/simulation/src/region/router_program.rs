@@ -71,6 +71,7 @@ impl RouterProgram {
                 threads: THREADS,
                 is_takeover: self.is_takeover,
                 history: self.history.clone(),
+                is_history_required: false,
             };
             let (disk, network) = (self.coverage.clone(), self.network.clone());
             match RouterConfigs::covering(text, settings, disk, channels, network, &self.host).await {

@@ -42,7 +42,7 @@ impl SharedHistory {
         });
         tokio::time::sleep(if is_lost { TIMEOUT } else { delay }).await;
         match is_lost {
-            true => Err(HistoryError::Away("no reply".to_owned())),
+            true => Err(HistoryError::Unavailable("no reply".to_owned())),
             false => Ok(()),
         }
     }

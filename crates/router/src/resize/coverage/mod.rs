@@ -336,7 +336,9 @@ impl Coverage {
 
     /// `server` must be empty for `config` ([`Emptying::Check`]), and holds items.
     pub(crate) fn record_items(&mut self, config: ConfigId, server: &Address, now: Duration) {
-        if let Some(covered) = self.get_mut(config) {
+        if let Some(covered) = self.get_mut(config)
+            && covered.stage == Stage::Claimed
+        {
             covered.with_items.entry(server.clone()).or_insert(now);
         }
         self.advance(now);

@@ -69,7 +69,8 @@ impl Coverage {
         }
         let is_new = |server: &&Address| !self.departed.servers.contains(server) && !self.reads_from(server);
         let departed = history.departed.servers.iter().filter(is_new).cloned();
-        let (unread, own): (Vec<_>, Vec<_>) = departed.partition(|server| self.is_only_unread(server));
+        let is_unread = |server: &Address| self.is_unread(server, history.departed.unread.contains(server));
+        let (unread, own): (Vec<_>, Vec<_>) = departed.partition(is_unread);
         self.departed.add_unread(unread);
         self.departed.add(own);
         self.departed.is_incomplete |= history.departed.is_incomplete;
@@ -85,10 +86,14 @@ impl Coverage {
         self.advance(now);
     }
 
-    /// Whether the configurations that are covered and name `server` were not read, as far as is known.
-    fn is_only_unread(&self, server: &Address) -> bool {
+    /// Whether the configurations that are covered and name `server` were not read, as far as is known. If none names it,
+    /// the history tells, by `is_recorded_unread`.
+    fn is_unread(&self, server: &Address, is_recorded_unread: bool) -> bool {
         let mut naming = self.covered.iter().filter(|covered| covered.config.servers.all.contains(server)).peekable();
-        naming.peek().is_some() && naming.all(|covered| !covered.was_read)
+        match naming.peek() {
+            Some(_) => naming.all(|covered| !covered.was_read),
+            None => is_recorded_unread,
+        }
     }
 
     fn reads_from(&self, server: &Address) -> bool {
@@ -241,8 +246,7 @@ impl Coverage {
                 self.make_space(&mut next, target);
             }
             if next.set_readable(target) {
-                let servers = &self.get(target).expect("the target is covered").config.servers.all;
-                next.departed.servers.retain(|server| !servers.contains(server));
+                next.departed.remove(&self.get(target).expect("the target is covered").config.servers.all);
             }
         }
         self.add_departed(&mut next, is_fresh, now);
@@ -294,15 +298,25 @@ impl Coverage {
     /// Adds the servers that get no deletes, and those that will get none when the purges that are possible have begun.
     fn add_departed(&self, next: &mut History, is_fresh: bool, now: Duration) {
         let known: BTreeSet<&Address> = self.active_covered().flat_map(|covered| &covered.config.servers.all).collect();
-        let departed = self.departed.servers.iter().filter(|server| !known.contains(server)).cloned();
+        let departed = self.departed.servers.iter().filter(|server| !known.contains(server));
+        let (mut added, mut unread): (Vec<Address>, _) = (departed.cloned().collect(), self.departed.unread.clone());
         let released = (0..self.covered.len()).filter(|at| {
             let covered = &self.covered[*at];
             let Stage::Unclaimed { since } = covered.stage else { return false };
             is_fresh && !self.is_needed(covered.id()) && self.is_releasable(since, now)
         });
-        let added: Vec<Address> = departed.chain(released.flat_map(|at| self.departing(at))).collect();
+        for at in released {
+            for server in self.departing(at) {
+                match self.covered[at].was_read {
+                    true => _ = unread.remove(&server),
+                    false if self.departed.has_own(&server) => {}
+                    false => _ = unread.insert(server.clone()),
+                }
+                added.push(server);
+            }
+        }
         let recorded: BTreeSet<Address> = next.departed.servers.iter().cloned().collect();
-        next.departed.add(added.into_iter().filter(|server| !recorded.contains(server)));
+        next.departed.add_marked(added.into_iter().filter(|server| !recorded.contains(server)), &unread);
         next.departed.is_incomplete |= self.departed.is_incomplete;
     }
 }

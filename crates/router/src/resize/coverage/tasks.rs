@@ -18,7 +18,7 @@ pub(crate) struct Purge {
 /// How a server becomes an empty one without leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Emptying {
-    /// Another one empties it, or the operator says that it may be flushed: it may be another cluster's.
+    /// It is only asked whether it is empty, since it may be another cluster's. The operator empties it, or allows that.
     Check,
     /// It is flushed unless it holds no items.
     Flush,

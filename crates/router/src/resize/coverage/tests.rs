@@ -28,7 +28,10 @@ struct Alone {
 impl Alone {
     fn reading(config: &Candidate) -> Alone {
         let covered = vec![SavedConfig { config: config.clone(), is_claimed: true, was_read: true }];
-        let saved = SavedCoverage { reads: config.id, covered, departed: Departed::default() };
+        Alone::starting(SavedCoverage { reads: config.id, covered, departed: Departed::default() })
+    }
+
+    fn starting(saved: SavedCoverage) -> Alone {
         let settings = CoverageSettings { peers: 0, ignores_missing_peers: false, rules: Rules::ALL };
         Alone { coverage: Coverage::restore(saved, settings, Duration::ZERO), now: Duration::ZERO }
     }
@@ -184,6 +187,20 @@ fn a_configuration_waits_for_a_pool_under_a_new_name_with_items() {
     assert_eq!(flushed.coverage.reads(), new.id);
 }
 
+/// A reply from before the configuration was given up and covered again came late. The operator was asked at once, by an old
+/// answer.
+#[test]
+fn items_that_were_found_before_a_configuration_is_claimed_count_for_nothing() {
+    let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
+    let mut router = Alone::reading(&read);
+    router.coverage.set_target(new.clone(), router.now);
+    router.coverage.record_items(new.id, &Address("c:1".into()), router.now);
+    router.set_target(&new);
+    assert_eq!(router.coverage.servers_with_items(), addresses(&[]), "it was not asked since");
+    router.coverage.record_items(new.id, &Address("c:1".into()), router.now);
+    assert_eq!(router.coverage.servers_with_items(), addresses(&["c:1"]));
+}
+
 /// The pool was taken out of the file and put back: its servers counted as departed, and would have been flushed although
 /// they were another cluster's.
 #[test]
@@ -208,6 +225,52 @@ fn servers_of_a_configuration_that_was_never_read_are_not_flushed() {
     router.run(&mut History::default());
     router.set_target(&candidate_of(4, "r", &["c:1", "e:1"]));
     assert_eq!((router.to_empty(Emptying::Check), router.to_flush()), (addresses(&["e:1"]), addresses(&["c:1"])));
+}
+
+/// Reports and the history named them without a mark: a router that had lost its memory would have flushed another
+/// cluster's servers.
+#[test]
+fn a_router_without_memory_does_not_flush_servers_that_were_never_read() {
+    let [former, read] = [(1, &["a:1", "b:1"][..]), (2, &["a:1"])].map(|(id, servers)| candidate_of(id, "p", servers));
+    let (unread, next) = (candidate_of(3, "q", &["c:1"]), candidate_of(4, "r", &["b:1", "c:1"]));
+    let mut history = History::default();
+    let mut router = Alone::reading(&former);
+    router.coverage.use_history();
+    router.coverage.record_history(1, history.clone(), router.now);
+    router.set_target(&unread);
+    router.set_target(&read);
+    router.run(&mut history);
+    assert_eq!((router.coverage.reads(), router.coverage.covered().count()), (read.id, 1));
+    let recorded = History::parse(&history.to_json()).expect("a record");
+    assert_eq!(recorded, history);
+
+    let report = CoverageReport::parse(router.coverage.report().to_json().as_bytes()).expect("a report");
+    let of_history = recorded.to_report(read.id).expect("one is readable");
+    // Of a router of an earlier version.
+    let unmarked = CoverageReport { departed_unread: BTreeSet::new(), ..report.clone() };
+    let reads_all = CoverageReport { reads: vec![read.id, unread.id], ..report.clone() };
+    let (to_check, to_flush) =
+        ((addresses(&["c:1"]), addresses(&["b:1"])), (addresses(&[]), addresses(&["b:1", "c:1"])));
+    for (reports, expected) in [
+        (vec![report.clone()], &to_check),
+        (vec![of_history.clone()], &to_check),
+        (vec![report.clone(), of_history], &to_check),
+        (vec![unmarked.clone()], &to_flush),
+        (vec![report.clone(), unmarked], &to_flush),
+        (vec![report, reads_all], &to_flush),
+    ] {
+        let configs = vec![read.clone(), unread.clone()];
+        let saved = SavedCoverage::from_peers(&reports, configs).expect("one reads by a configuration");
+        let mut started = Alone::starting(saved);
+        started.set_target(&next);
+        assert_eq!(&(started.to_empty(Emptying::Check), started.to_flush()), expected, "{reports:?}");
+    }
+    // It has a memory, and missed the changes.
+    let mut outdated = Alone::reading(&read);
+    outdated.coverage.use_history();
+    outdated.coverage.record_history(1, recorded, outdated.now);
+    outdated.set_target(&next);
+    assert_eq!((outdated.to_empty(Emptying::Check), outdated.to_flush()), to_check);
 }
 
 /// Another router has found the servers empty, reads by the new configuration and has filled them.

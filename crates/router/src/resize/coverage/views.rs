@@ -51,9 +51,13 @@ impl SavedCoverage {
         let servers = |configs: Vec<&Candidate>| -> BTreeSet<Address> {
             configs.iter().flat_map(|config| config.servers.all.clone()).collect()
         };
+        let read = servers(read);
         let mut departed = Departed::default();
-        departed.add(reports.iter().flat_map(|report| report.departed.clone()));
-        departed.add_unread(servers(other).difference(&servers(read)).cloned());
+        // What one router knows to be this cluster's is that, whatever another one has missed.
+        departed.add(reports.iter().flat_map(|report| report.departed.difference(&report.departed_unread)).cloned());
+        departed.add_unread(reports.iter().flat_map(|report| &report.departed_unread).cloned());
+        departed.record_read(&read);
+        departed.add_unread(servers(other).difference(&read).cloned());
         let saved = |config: Candidate| SavedConfig { is_claimed: true, was_read: is_read(&config.id), config };
         let covered: Vec<SavedConfig> = configs.iter().cloned().map(saved).collect();
         covered.iter().any(|covered| covered.config.id == reads).then_some(SavedCoverage { reads, covered, departed })
@@ -100,6 +104,7 @@ impl Coverage {
             covers: self.covered.iter().map(|covered| covered.config.id).collect(),
             is_ordered: true,
             departed: self.departed.servers.iter().cloned().collect(),
+            departed_unread: self.departed.unread.clone(),
         }
     }
 

@@ -60,7 +60,7 @@ impl MemoryHistory {
             0 => answer(&mut contents),
             failures => {
                 contents.failures = failures.saturating_sub(1);
-                Err(HistoryError::Away("scripted".to_owned()))
+                Err(HistoryError::Unavailable("scripted".to_owned()))
             }
         }
     }

@@ -18,7 +18,12 @@ fn departed(servers: &[&str]) -> Departed {
 
 #[test]
 fn a_record_is_read_as_it_is_written_and_another_one_is_an_error() {
-    let history = History { configs: vec![config(2, false), config(1, true)], departed: departed(&["b:1", "a:1"]) };
+    let mut history = History { configs: vec![config(2, false), config(1, true)], departed: departed(&["b:1", "a:1"]) };
+    let of_earlier = history.to_json();
+    assert_eq!(History::parse(&of_earlier).as_ref(), Ok(&history));
+    assert!(!of_earlier.contains("departed_unread"), "{of_earlier}");
+    history.departed.add_unread([Address("0:1".into())]);
+    history.departed.add([Address("c:1".into())]);
     let text = history.to_json();
     assert_eq!(History::parse(&text), Ok(history));
     let many = (0..=HISTORY_CONFIGS_MAX as u128).map(|number| config(number, true)).collect();
