@@ -150,7 +150,7 @@ impl ClientCore {
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
         let found = found.map_err(|error| call_error(py, &keys, &error))?;
-        found_values(py, self.values(), names, found)
+        found_values(py, self.values(), names, &keys, found)
     }
 
     /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether
@@ -315,7 +315,7 @@ impl ClientCore {
                 Step::Done(values) => break values,
                 Step::ToLoad { keys: missing, from } => {
                     let names = positions(&missing, &full_keys).map(|index| &keys[index]);
-                    read.load_succeeded(self.load_values(py, load, names.collect(), from)?);
+                    read.load_succeeded(self.load_values(py, load, names.collect(), &missing, from)?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
             }
@@ -496,10 +496,11 @@ impl ClientCore {
         py: Python<'_>,
         load: &Bound<'_, PyAny>,
         names: Vec<&Bound<'_, PyAny>>,
+        keys: &[Bytes],
         from: Option<ReadFrom>,
     ) -> PyResult<Vec<Content>> {
         let values = outside(py, || load.call1((PyList::new(py, names.iter())?, from.map(source_name))))?;
-        self.values().encode_loaded(&values, names.len(), |index| names[index].to_string())
+        self.values().encode_loaded(&values, keys.len(), |index| key_text(&keys[index]))
     }
 }
 
