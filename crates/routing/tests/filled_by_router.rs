@@ -162,16 +162,22 @@ fn routes_above_that_do_more_than_to_pass_reads_on_are_found() {
     assert!(above(r#""PoolRoute|A""#).is_empty());
 }
 
-/// A named handle is built once, wherever it is used.
+/// A named handle is built once, wherever it is used, and also if it is not. Once that sent all reads of a client
+/// through the routers because of a handle of which no read was sent to any server.
 #[test]
 fn each_use_of_a_named_handle_is_a_place() {
-    let handles = r#"{"one": WARMING, "two": {"type": "LoggingRoute", "target": "one"}}"#.replace("WARMING", WARMING);
+    let changing = r#"{"type": "ModifyKeyRoute", "set_key_suffix": "x", "target": "one"}"#;
+    let handles = r#"{"one": WARMING, "two": {"type": "LoggingRoute", "target": "one"}, "changing": CHANGING}"#;
+    let handles = handles.replace("WARMING", WARMING).replace("CHANGING", changing);
     let delete = r#"{"type": "AllSyncRoute", "children": ["two", "PoolRoute|B"]}"#;
     let with = |route: &str| places(&format!(r#""named_handles": {handles}, "route": {route}"#));
-    assert!(with(r#""two""#).iter().all(|passed| *passed));
-    assert!(with(&format!(
+    assert_eq!(with(r#""one""#), [true]);
+    assert_eq!(with(r#""two""#), [true]);
+    assert_eq!(with(r#""changing""#), [false]);
+    assert_eq!(with(r#"{"type": "FailoverRoute", "children": ["changing", "two"]}"#), [false, true]);
+    let with_delete = with(&format!(
         r#"{{"type": "OperationSelectorRoute", "default_policy": "two", "operation_policies": {{"delete": {delete}}}}}"#
-    ))
-    .contains(&false));
-    assert!(with(r#""PoolRoute|A""#).iter().all(|passed| *passed), "it is not used");
+    ));
+    assert!(with_delete.len() == 2 && with_delete.contains(&true) && with_delete.contains(&false), "{with_delete:?}");
+    assert!(with(r#""PoolRoute|A""#).is_empty(), "none is used: no read reaches them");
 }
