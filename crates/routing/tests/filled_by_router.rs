@@ -1,12 +1,13 @@
 //! Routes that store elsewhere what they read, in the tree of a client that sends servers nothing but reads: a router
 //! is sent the reads after which something is to be stored.
 
-use crate::fakes::{Fake, VERBS, ask, cache::cache};
+use crate::fakes::{Fake, VERBS, ask, cache::cache, request};
 use crate::parsing::read;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Request, StoreMode};
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, NEGATIVE_FLAG, NEGATIVE_VALUE, Route,
+    Address, Context, DatagramLoss, Destination, DestinationSettings, Destinations, Environment, Failure,
+    NEGATIVE_FLAG, NEGATIVE_VALUE, Route,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -85,6 +86,21 @@ async fn a_negative_entry_is_the_routers_to_count() {
     leaves.asked("a:1");
     assert_eq!(ask(&route, &["get k"]).await, ["router"]);
     assert_eq!((leaves.asked("a:1"), leaves.router.asked()), (vec!["get k".to_owned()], vec!["get k".to_owned()]));
+}
+
+/// Once the read was sent to a router at once, by TCP, while datagrams were lost because replies came too fast.
+#[tokio::test]
+async fn a_lost_datagram_of_a_near_cache_is_a_miss_and_a_failed_near_cache_is_not() {
+    let lost = Failure::DatagramLost { server: Address("a:1".into()), loss: DatagramLoss::LostOrLate };
+    for (failure, asked) in [(lost, 0), (Failure::TimedOut, 2), (Failure::ConnectionLost, 2)] {
+        let mut leaves = Leaves::new();
+        leaves.servers.insert("a:1".to_owned(), Fake::failing("a:1", failure.clone()));
+        let route = read(&with_pools(&format!(r#""route": {NEAR}"#))).build(&mut leaves);
+        let outcomes = route.route(vec![request("get k"), request("lease-get k")], &Context::default()).await;
+        assert_eq!(leaves.asked("a:1"), ["get k", "get k"]);
+        assert_eq!(leaves.router.asked().len(), asked, "{failure:?}");
+        assert!(asked > 0 || outcomes.iter().all(|outcome| *outcome == Err(failure.clone())), "{outcomes:?}");
+    }
 }
 
 #[tokio::test]
