@@ -1,5 +1,5 @@
-"""Users of two regions with remote markers: in each region one that writes at the master, and one that reads what the
-first has written, and what the other region has."""
+"""Users of some regions with remote markers: in each region one that writes at the master, and one that reads what the
+first has written, and what the other regions have."""
 
 import contextlib
 import subprocess
@@ -27,7 +27,7 @@ READ_ONLY = 1290
 
 
 class RegionalUsers:
-    """Each user is a thread. A row is written in one region alone; all rows are read in both."""
+    """Each user is a thread. A row is written in one region alone; all rows are read in each."""
 
     def __init__(self, regions: list[PairedRegion], master: DatabaseServer) -> None:
         self.regions = regions

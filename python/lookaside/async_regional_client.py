@@ -93,11 +93,12 @@ class AsyncRegionalClient:
         *,
         timeout: float | None = None,
     ) -> dict[Any, Any]:
-        """As `RegionalClient.read_past_cache`. The keys of both databases are loaded at the same time."""
+        """As `RegionalClient.read_past_cache`. The keys of both databases are loaded at the same time; if one loader
+        fails, the other one is cancelled, and has ended when its error is raised."""
         sources = await self.find_sources(keys, timeout=timeout)
         self._client._core.count_past_cache(list(sources), False)
         parts = keys_by_source(sources)
-        loaded = await asyncio.gather(*(loader(names, source) for source, names in parts))
+        loaded = await _gather([loader(names, source) for source, names in parts])
         values: dict[Any, Any] = {}
         for (_, names), part in zip(parts, loaded, strict=True):
             values |= values_by_key(names, part)
@@ -121,3 +122,15 @@ class AsyncRegionalClient:
     def stats(self) -> dict[str, int]:
         """As `RegionalClient.stats`."""
         return self._client.stats()
+
+
+async def _gather(loads: list[Awaitable[Any]]) -> list[Any]:
+    """The results of all loads. None runs on when it raises: a loader may use a connection that its caller closes."""
+    tasks = [asyncio.ensure_future(load) for load in loads]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

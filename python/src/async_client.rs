@@ -262,7 +262,7 @@ impl GetBatch {
 async fn send_alone(client: &TypedClient, completions: &Completions, future: Py<PyAny>, request: Request) {
     let reply = match request {
         Request::Get { key, default } => Reply::Value { found: client.get(&key).await, key, default },
-        Request::GetMany { keys, names } => Reply::Values { found: client.get_many(&keys).await, names },
+        Request::GetMany { keys, names } => Reply::Values { found: client.get_many(&keys).await, keys, names },
         Request::Update(update) => Reply::Updated(update.send(client).await),
         Request::Read { read, keys, names } => return read_through(completions, future, read, keys, names).await,
     };

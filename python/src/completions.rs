@@ -39,6 +39,7 @@ pub(crate) enum Reply {
     /// A dictionary of values by the names of their keys.
     Values {
         found: Result<Vec<Found>, TypedError>,
+        keys: Vec<Bytes>,
         names: Vec<Py<PyAny>>,
     },
     Updated(Result<Updated, TypedError>),
@@ -187,10 +188,10 @@ impl Reply {
                 });
                 value.map_err(|error| name_key(py, error, || key_text(&key)))
             }
-            Reply::Values { found, names } => {
+            Reply::Values { found, keys, names } => {
                 let names = names.into_iter().map(|name| name.into_bound(py));
                 let found = found.map_err(|error| typed_error(py, &error))?;
-                Ok(found_values(py, values, names, found)?.into_any())
+                Ok(found_values(py, values, names, &keys, found)?.into_any())
             }
             Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {
@@ -200,7 +201,8 @@ impl Reply {
             Reply::ToLoad { missing, from, keys, names, loaded } => {
                 let wanted = positions(&missing, &keys).map(|index| names[index].clone_ref(py)).collect();
                 let loaded = Mutex::new(Some((loaded, RunningLoad::new(completions.clone()))));
-                let request = LoadRequest { completions: completions.clone(), keys: wanted, from, loaded };
+                let request =
+                    LoadRequest { completions: completions.clone(), names: wanted, keys: missing, from, loaded };
                 Ok(Bound::new(py, request)?.into_any())
             }
             Reply::ReadFailed(error) => Err(read_error(py, error)),
@@ -213,7 +215,10 @@ impl Reply {
 #[pyclass(frozen, module = "lookaside._lookaside")]
 pub(crate) struct LoadRequest {
     completions: Arc<Completions>,
-    keys: Vec<Py<PyAny>>,
+    /// The keys as the application has named them.
+    names: Vec<Py<PyAny>>,
+    /// The same as they were sent.
+    keys: Vec<Bytes>,
     /// The database to load them from; `None` without remote markers.
     from: Option<ReadFrom>,
     /// `None` once it was used.
@@ -241,7 +246,7 @@ impl LoadRequest {
     /// The keys, as the application has named them.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.keys.iter().map(|key| key.bind(py)))
+        PyList::new(py, self.names.iter().map(|name| name.bind(py)))
     }
 
     /// The name of the database to load them from; `None` without remote markers.
@@ -254,7 +259,7 @@ impl LoadRequest {
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
         let _inside = Inside::enter(py);
-        let name = |index: usize| self.keys[index].bind(py).to_string();
+        let name = |index: usize| key_text(&self.keys[index]);
         let values = self.completions.settings().values.encode_loaded(values, self.keys.len(), name)?;
         let future = self.completions.create_future(py)?;
         if let Some((loaded, _running)) = self.loaded.lock().take() {

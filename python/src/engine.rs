@@ -43,6 +43,9 @@ const KEEPER_INTERVAL: Duration = Duration::from_millis(10);
 /// How often the runtime looks for events while the keeper drives it: what one turn makes ready, the next one handles.
 const KEEPER_TURNS: usize = 3;
 
+/// Why a client without routers has none.
+pub(crate) const NO_ROUTERS_READ: &str = "the configuration that names the routers has not been read";
+
 /// Which thread drives the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driving {
@@ -170,10 +173,8 @@ impl Engine {
                 Err(error) => failure = Some((Some(router.clone()), error)),
             }
         }
-        Err(failure.unwrap_or_else(|| {
-            let why = "the configuration that names the routers has not been read";
-            (None, CommandError::Connect(io::Error::new(io::ErrorKind::NotFound, why)))
-        }))
+        Err(failure
+            .unwrap_or_else(|| (None, CommandError::Connect(io::Error::new(io::ErrorKind::NotFound, NO_ROUTERS_READ)))))
     }
 
     /// Each counter of how reads reach servers, with its name, whether they go there now, and the state of the window.

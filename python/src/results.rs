@@ -2,6 +2,7 @@
 
 use crate::codec::ValueCodec;
 use crate::error::{client_error, exception, name_key, typed_error};
+use crate::key::key_text;
 use crate::read::LoadFailed;
 use lookaside_client::{ClientError, Content, ReadError, TypedError, TypedReadError};
 use pyo3::exceptions::PyException;
@@ -20,28 +21,31 @@ pub(crate) fn found_content(found: Found) -> Result<Option<Content>, TypedError>
     }
 }
 
-/// The dictionary of the values that were found. A key whose server fails, or refuses, is a miss, unless no server has
-/// answered: then the first error is that of the call. Lost datagrams are misses, and no errors.
+/// The dictionary of the values that were found, by the caller's names of their keys; errors name keys as they were
+/// sent. A key whose server fails, or refuses, is a miss, unless no server has answered: then the first error is that of
+/// the call. Lost datagrams are misses, and no errors.
 pub(crate) fn found_values<'py>(
     py: Python<'py>,
     codec: ValueCodec,
     names: impl IntoIterator<Item = Bound<'py, PyAny>>,
+    keys: &[impl AsRef<[u8]>],
     found: Vec<Found>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dictionary = PyDict::new(py);
     let (mut is_answered, mut failure) = (false, None);
-    for (name, value) in names.into_iter().zip(found) {
+    for ((name, key), value) in names.into_iter().zip(keys).zip(found) {
+        let key = || key_text(key.as_ref());
         match value {
             Ok(content) => {
                 is_answered = true;
                 if let Some(content) = content {
-                    let value = codec.decode(py, &content).map_err(|error| name_key(py, error, || name.to_string()))?;
+                    let value = codec.decode(py, &content).map_err(|error| name_key(py, error, key))?;
                     dictionary.set_item(name, value)?;
                 }
             }
             Err(TypedError::Client(ClientError::DatagramLost { .. })) => {}
             Err(TypedError::Client(error)) => failure = failure.or(Some(error)),
-            Err(error) => return Err(name_key(py, typed_error(py, &error), || name.to_string())),
+            Err(error) => return Err(name_key(py, typed_error(py, &error), key)),
         }
     }
     match failure {

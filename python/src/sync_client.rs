@@ -3,7 +3,7 @@
 use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
 use crate::direct_options::{DirectArguments, HedgeArguments, RouterArguments, UdpArguments, WindowArguments};
-use crate::engine::{Driving, Engine};
+use crate::engine::{Driving, Engine, NO_ROUTERS_READ};
 use crate::error::{decode_error, encode_error, exception, name_key, router_error};
 use crate::key::{Key, call_error, checked_key, key_text};
 use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
@@ -150,7 +150,7 @@ impl ClientCore {
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
         let found = found.map_err(|error| call_error(py, &keys, &error))?;
-        found_values(py, self.values(), names, found)
+        found_values(py, self.values(), names, &keys, found)
     }
 
     /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether
@@ -315,7 +315,7 @@ impl ClientCore {
                 Step::Done(values) => break values,
                 Step::ToLoad { keys: missing, from } => {
                     let names = positions(&missing, &full_keys).map(|index| &keys[index]);
-                    read.load_succeeded(self.load_values(py, load, names.collect(), from)?);
+                    read.load_succeeded(self.load_values(py, load, names.collect(), &missing, from)?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
             }
@@ -352,12 +352,12 @@ impl ClientCore {
             Ok(Ok(Reply::Error(error))) => Err(exception(py, "RefusedError", format!("the router refused: {error}"))),
             Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
             Ok(Err(failure)) => {
-                let why = format!("no reply from the routers {}: {failure}", self.routers_text());
-                Err(exception(py, "CacheUnavailableError", why))
+                let why = |routers| format!("no reply from the routers {routers}: {failure}");
+                Err(exception(py, "CacheUnavailableError", no_reply(&engine, why)))
             }
             Err(_) => {
-                let why = format!("none of the routers {} replied within {limit:?}", self.routers_text());
-                Err(exception(py, "DeadlineExceededError", why))
+                let why = |routers| format!("none of the routers {routers} replied within {limit:?}");
+                Err(exception(py, "DeadlineExceededError", no_reply(&engine, why)))
             }
         }
     }
@@ -414,11 +414,6 @@ impl ClientCore {
             Some(markers) => markers.regional(py, &engine),
             None => Err(exception(py, "ConfigurationError", "a client without remote markers".to_owned())),
         }
-    }
-
-    fn routers_text(&self) -> String {
-        let routers = self.connection.settings.routers.iter().map(|router| &*router.0);
-        routers.collect::<Vec<&str>>().join(", ")
     }
 
     pub(crate) fn values(&self) -> ValueCodec {
@@ -501,9 +496,19 @@ impl ClientCore {
         py: Python<'_>,
         load: &Bound<'_, PyAny>,
         names: Vec<&Bound<'_, PyAny>>,
+        keys: &[Bytes],
         from: Option<ReadFrom>,
     ) -> PyResult<Vec<Content>> {
         let values = outside(py, || load.call1((PyList::new(py, names.iter())?, from.map(source_name))))?;
-        self.values().encode_loaded(&values, names.len(), |index| names[index].to_string())
+        self.values().encode_loaded(&values, keys.len(), |index| key_text(&keys[index]))
+    }
+}
+
+/// The message of a call that no router has answered: `why` with the names of the routers, if there are any.
+fn no_reply(engine: &Engine, why: impl FnOnce(String) -> String) -> String {
+    let routers = engine.routers().addresses();
+    match routers.is_empty() {
+        true => NO_ROUTERS_READ.to_owned(),
+        false => why(routers.iter().map(|router| &*router.0).collect::<Vec<&str>>().join(", ")),
     }
 }

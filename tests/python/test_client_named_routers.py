@@ -3,14 +3,16 @@
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
 import time
 
 import pytest
 from both_clients import KINDS, open_client
 from direct_routers import Router, wait_permitted
 from etcd import Etcd
-from lookaside import CacheUnavailableError, Client, ConfigurationError
+from lookaside import CacheUnavailableError, Client, ConfigurationError, DeadlineExceededError
 from processes import connect, eventually, free_port, run_in_children, stats
 from test_client_direct import CONFIGURATION_S, KEYS, text_of
 
@@ -119,6 +121,21 @@ def test_a_client_needs_routers_from_somewhere(file, servers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_error_names_the_routers_of_the_configuration(file, servers, kind):
+    """Once only routers that were given were named: "none of the routers  replied"."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        addresses = [f"127.0.0.1:{port}" for port in (silent.getsockname()[1], free_port())]
+        file.write_text(naming(servers, *addresses))
+        with open_client(kind, config=f"file:{file}", timeout=0.2) as cache:
+            for _ in range(2):
+                # At first no reply arrives in time; later the client knows that its routers do not answer.
+                with pytest.raises(
+                    (CacheUnavailableError, DeadlineExceededError), match=f"routers {re.escape(', '.join(addresses))}"
+                ):
+                    cache.explain("k")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_client_that_does_not_wait_has_its_routers_with_its_configuration(tmp_path, routers, servers, kind):
     late = tmp_path / "late.json"
     with open_client(kind, config=f"file:{late}", config_required=False, timeout=30) as cache:
@@ -127,6 +144,8 @@ def test_a_client_that_does_not_wait_has_its_routers_with_its_configuration(tmp_
             cache.get("missed")
         with pytest.raises(CacheUnavailableError):
             cache.flush_all()
+        with pytest.raises(CacheUnavailableError, match="the configuration that names the routers has not been read"):
+            cache.explain("k")
         assert time.monotonic() - began < CONFIGURATION_S, "nothing is waited for"
         late.write_text(naming(servers, routers[0]))
         eventually(lambda: is_stored(cache), "its router is used")

@@ -262,6 +262,41 @@ def test_reads_past_the_cache_follow_the_markers(region, client):
     assert client.find_sources(["row:1"]) == {"row:1": "replica"}, "the marker alone says so"
 
 
+def test_no_loader_of_a_read_past_the_cache_outlives_it(region):
+    """Once the loader of the other database ran on when one had failed, with a connection that the caller closed."""
+    client = open_client("AsyncClient", region)
+    region.stop_replication()
+    begun = client.begin_write(["row:1"])
+    # What the loaders of both databases do, in the order in which they do it.
+    calls = []
+
+    async def load(keys: list[str], source: str) -> None:
+        calls.append((source, "began"))
+        try:
+            if source == "replica":
+                while len(calls) < 2:
+                    await asyncio.sleep(0)
+                raise ZeroDivisionError
+            await asyncio.Event().wait()
+        finally:
+            if source == "master":
+                # Its end takes a while.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            calls.append((source, "ended"))
+
+    async def read_past_cache() -> None:
+        try:
+            await client.target.read_past_cache(["row:1", "row:2"], load)
+        finally:
+            calls.append(("caller", "ended"))
+
+    with pytest.raises(ZeroDivisionError):
+        client.event_loop.run_until_complete(read_past_cache())
+    assert calls[2:] == [("replica", "ended"), ("master", "ended"), ("caller", "ended")]
+    begun.abort()
+
+
 def test_a_read_that_gives_the_cache_up_reads_the_master(region, client):
     region.pool.freeze()
     try:

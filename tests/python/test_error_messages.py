@@ -59,8 +59,11 @@ def test_a_value_that_cannot_be_read(cluster, cache, flags):
     cluster.client().set("unreadable", b"x", flags=flags)
     with pytest.raises(DecodeError, match='^"unreadable": '):
         cache.get("unreadable")
-    with pytest.raises(DecodeError, match="^unreadable: "):
+    with pytest.raises(DecodeError, match='^"unreadable": '):
         cache.get_many(["good", "unreadable"])
+    cluster.client().set("users:unreadable", b"x", flags=flags)
+    with pytest.raises(DecodeError, match='^"users:unreadable": '):
+        cache.pool("users:").get_many(["good", "unreadable"])
 
 
 def test_a_value_that_cannot_be_stored(cache):
@@ -76,7 +79,7 @@ def test_a_value_that_cannot_be_stored(cache):
         lambda: cache.get_or_load("k", lambda: NO_VALUE),
         lambda: cache.get_or_load_many(["good", "k"], lambda keys: [NO_VALUE if key == "k" else 1 for key in keys]),
     ):
-        with pytest.raises(EncodeError, match="^k: cannot store a value of type set"):
+        with pytest.raises(EncodeError, match='^"k": cannot store a value of type set'):
             load()
 
 

@@ -1,6 +1,7 @@
 //! A direct client whose configuration has routes that store elsewhere what they read: such reads go through a router,
 //! which stores it. With a paused clock; the router is a cache of its own.
 
+use crate::fake::cache::SharedCache;
 use crate::fake::cluster::{Cluster, config, permit, permit_with_leases};
 use lookaside_client::config::{ConfigWatcher, Source};
 use lookaside_client::{Client, Codec, DestinationOptions, DirectRoute, Lease, Lookup, Routers, TypedClient};
@@ -8,7 +9,7 @@ use lookaside_routing::{Address, RoutingPrefix};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Long enough for a permit to be renewed some times.
 const MOMENT: Duration = Duration::from_millis(300);
@@ -40,6 +41,27 @@ async fn open(text: &str) -> (Cluster, Arc<DirectRoute>, Client) {
     let route = builder.network(Arc::new(cluster.clone())).build().await.expect("the configuration is valid");
     sleep(MOMENT).await;
     (cluster, route.clone(), Client::new(route))
+}
+
+/// A client of plain gets and sets whose routers take leases. Some keys are leased by the configuration; `route` is
+/// that of all others.
+async fn open_leased(route: &str) -> (Cluster, Arc<DirectRoute>, TypedClient) {
+    let leased = config_of(r#"{ "type": "LeaseRoute", "target": "PoolRoute|A" }"#);
+    let text = leased.replacen(r#""wildcard": "PoolRoute|C""#, &format!(r#""wildcard": {route}"#), 1);
+    let cluster = Cluster::of(&CACHES);
+    cluster.permit("router:1", &permit_with_leases(&text));
+    let builder = DirectRoute::builder(Source::Text(text), [Address("router:1".into())]);
+    let route = builder.network(Arc::new(cluster.clone())).build().await.expect("the configuration is valid");
+    sleep(MOMENT).await;
+    (cluster, route.clone(), TypedClient::new(Client::new(route), Codec::default()))
+}
+
+/// Makes the client's misses of a key void, which `server` leases.
+async fn void(cache: &TypedClient, server: &SharedCache, key: &str) {
+    assert_eq!(cache.get::<String>(key).await, Ok(None));
+    server.lock().delete(key);
+    assert_eq!(cache.get::<String>(key).await, Ok(None), "of another thread, which has another token");
+    assert!(cache.set(key, "read before the delete, perhaps", 0).await.is_err());
 }
 
 async fn value(client: &Client, key: &str) -> String {
@@ -111,6 +133,45 @@ async fn a_warm_up_that_is_removed_from_the_configuration_has_ended() {
     assert_eq!(value(&client, "k").await, "a:1");
 }
 
+/// Once the routers could take a server timeout each: a read could cost that of a server, and one of each router.
+#[tokio::test(start_paused = true)]
+async fn a_router_that_is_read_after_a_timeout_has_the_time_of_a_failover() {
+    let failing_over = format!(r#"{{ "type": "FailoverRoute", "children": ["PoolRoute|C", {WARMING}] }}"#);
+    let (cluster, route, client) = open(&config_of(&failing_over)).await;
+    assert!(route.is_permitted());
+    cluster.set_everywhere("some:k");
+    cluster.set_everywhere("other");
+    for silent in ["c:1", "router:1"] {
+        cluster.cache(silent).lock().delay = Duration::from_secs(60);
+    }
+    let time_of_read = async |key: &'static str| {
+        let start = Instant::now();
+        client.get(key).await.expect_err("nothing answers");
+        start.elapsed()
+    };
+    let (with_router, alone) = tokio::join!(time_of_read("some:k"), time_of_read("other"));
+    assert_eq!(route.statistics().reads_filled_by_routers, 1);
+    assert!(with_router > alone && with_router < alone + Duration::from_millis(300), "{with_router:?}, {alone:?}");
+}
+
+/// A server would give no other client these keys until the lease has expired.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_router_gives_after_the_time_of_a_failover_is_returned() {
+    let failing_over = format!(r#"{{ "type": "FailoverRoute", "children": ["PoolRoute|C", {WARMING}] }}"#);
+    let (cluster, _route, cache) = open_leased(&failing_over).await;
+    void(&cache, cluster.cache("c:1"), "voided").await;
+    let returned = || cluster.cache("router:1").lock().lease_sets;
+    let before = returned();
+    assert_eq!(cluster.cache("router:1").lock().lease_gets, 0);
+    cluster.cache("c:1").lock().delay = Duration::from_secs(60);
+    cluster.cache("router:1").lock().delay = Duration::from_millis(400);
+    cache.get::<String>("voided").await.expect_err("nothing answers in time");
+    assert_eq!(cluster.cache("router:1").lock().lease_gets, 1);
+    assert_eq!(returned(), before);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(returned(), before + 1);
+}
+
 /// The router would change the key a second time, or take a second lease for a miss.
 #[tokio::test(start_paused = true)]
 async fn all_reads_go_through_routers_where_a_route_above_does_more_than_pass_them_on() {
@@ -131,23 +192,13 @@ async fn all_reads_go_through_routers_where_a_route_above_does_more_than_pass_th
 /// reached: the router would see the miss of a plain get, and remember it with a connection of all threads.
 #[tokio::test(start_paused = true)]
 async fn routers_see_no_plain_miss_where_they_take_leases() {
-    let leased = config_of(r#"{ "type": "LeaseRoute", "target": "PoolRoute|A" }"#);
-    let warming = leased.replacen(r#""wildcard": "PoolRoute|C""#, &format!(r#""wildcard": {WARMING}"#), 1);
-    let cluster = Cluster::of(&CACHES);
-    cluster.permit("router:1", &permit_with_leases(&warming));
-    let builder = DirectRoute::builder(Source::Text(warming), [Address("router:1".into())]);
-    let route = builder.network(Arc::new(cluster.clone())).build().await.expect("the configuration is valid");
-    sleep(MOMENT).await;
-    let cache = TypedClient::new(Client::new(route.clone()), Codec::default());
+    let (cluster, route, cache) = open_leased(WARMING).await;
     assert_eq!(cache.get::<String>("other").await, Ok(None));
     assert_eq!(cluster.cache("router:1").lock().lease_gets, 1);
     cache.set("other", "a value", 0).await.expect("it is stored under the lease of its miss");
     assert_eq!(cluster.cache("router:1").lock().lease_sets, 1);
     assert_eq!(cluster.cache("router:1").lock().plain_sets, 0);
-    assert_eq!(cache.get::<String>("voided").await, Ok(None));
-    cluster.cache("router:1").lock().delete("voided");
-    assert_eq!(cache.get::<String>("voided").await, Ok(None), "of another thread, which has another token");
-    assert!(cache.set("voided", "read before the delete, perhaps", 0).await.is_err());
+    void(&cache, cluster.cache("router:1"), "voided").await;
     let before = cluster.cache("router:1").lock().lease_gets;
     assert_eq!(cache.get::<String>("voided").await, Ok(None), "no token may be used, so it is only asked for a value");
     assert!(cluster.cache("router:1").lock().lease_gets > before, "by a lease, which is returned");

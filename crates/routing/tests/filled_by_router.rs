@@ -1,12 +1,13 @@
 //! Routes that store elsewhere what they read, in the tree of a client that sends servers nothing but reads: a router
 //! is sent the reads after which something is to be stored.
 
-use crate::fakes::{Fake, VERBS, ask, cache::cache};
+use crate::fakes::{Fake, VERBS, ask, cache::cache, request};
 use crate::parsing::read;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Request, StoreMode};
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, NEGATIVE_FLAG, NEGATIVE_VALUE, Route,
+    Address, Context, DatagramLoss, Destination, DestinationSettings, Destinations, Environment, Failure,
+    NEGATIVE_FLAG, NEGATIVE_VALUE, Route,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -87,6 +88,21 @@ async fn a_negative_entry_is_the_routers_to_count() {
     assert_eq!((leaves.asked("a:1"), leaves.router.asked()), (vec!["get k".to_owned()], vec!["get k".to_owned()]));
 }
 
+/// Once the read was sent to a router at once, by TCP, while datagrams were lost because replies came too fast.
+#[tokio::test]
+async fn a_lost_datagram_of_a_near_cache_is_a_miss_and_a_failed_near_cache_is_not() {
+    let lost = Failure::DatagramLost { server: Address("a:1".into()), loss: DatagramLoss::LostOrLate };
+    for (failure, asked) in [(lost, 0), (Failure::TimedOut, 2), (Failure::ConnectionLost, 2)] {
+        let mut leaves = Leaves::new();
+        leaves.servers.insert("a:1".to_owned(), Fake::failing("a:1", failure.clone()));
+        let route = read(&with_pools(&format!(r#""route": {NEAR}"#))).build(&mut leaves);
+        let outcomes = route.route(vec![request("get k"), request("lease-get k")], &Context::default()).await;
+        assert_eq!(leaves.asked("a:1"), ["get k", "get k"]);
+        assert_eq!(leaves.router.asked().len(), asked, "{failure:?}");
+        assert!(asked > 0 || outcomes.iter().all(|outcome| *outcome == Err(failure.clone())), "{outcomes:?}");
+    }
+}
+
 #[tokio::test]
 async fn reads_of_a_cluster_that_is_filled_are_the_routers() {
     for route in [WARMING, STAGING] {
@@ -162,16 +178,22 @@ fn routes_above_that_do_more_than_to_pass_reads_on_are_found() {
     assert!(above(r#""PoolRoute|A""#).is_empty());
 }
 
-/// A named handle is built once, wherever it is used.
+/// A named handle is built once, wherever it is used, and also if it is not. Once that sent all reads of a client
+/// through the routers because of a handle of which no read was sent to any server.
 #[test]
 fn each_use_of_a_named_handle_is_a_place() {
-    let handles = r#"{"one": WARMING, "two": {"type": "LoggingRoute", "target": "one"}}"#.replace("WARMING", WARMING);
+    let changing = r#"{"type": "ModifyKeyRoute", "set_key_suffix": "x", "target": "one"}"#;
+    let handles = r#"{"one": WARMING, "two": {"type": "LoggingRoute", "target": "one"}, "changing": CHANGING}"#;
+    let handles = handles.replace("WARMING", WARMING).replace("CHANGING", changing);
     let delete = r#"{"type": "AllSyncRoute", "children": ["two", "PoolRoute|B"]}"#;
     let with = |route: &str| places(&format!(r#""named_handles": {handles}, "route": {route}"#));
-    assert!(with(r#""two""#).iter().all(|passed| *passed));
-    assert!(with(&format!(
+    assert_eq!(with(r#""one""#), [true]);
+    assert_eq!(with(r#""two""#), [true]);
+    assert_eq!(with(r#""changing""#), [false]);
+    assert_eq!(with(r#"{"type": "FailoverRoute", "children": ["changing", "two"]}"#), [false, true]);
+    let with_delete = with(&format!(
         r#"{{"type": "OperationSelectorRoute", "default_policy": "two", "operation_policies": {{"delete": {delete}}}}}"#
-    ))
-    .contains(&false));
-    assert!(with(r#""PoolRoute|A""#).iter().all(|passed| *passed), "it is not used");
+    ));
+    assert!(with_delete.len() == 2 && with_delete.contains(&true) && with_delete.contains(&false), "{with_delete:?}");
+    assert!(with(r#""PoolRoute|A""#).is_empty(), "none is used: no read reaches them");
 }

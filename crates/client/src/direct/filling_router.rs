@@ -10,15 +10,24 @@
 //!   get k     lease-get k          --> a value: the value
 //!                                  --> a lease: a miss, and the token is returned, by a lease-set that stores nothing
 //! ```
+//!
+//! This is a leaf of the tree, so it observes the time limits of a batch as a server's leaf does, for all routers
+//! together. A batch that takes leases goes on without its caller, and returns them.
 
 use super::counters::DirectCounters;
 use super::router_leases::RouterLeases;
 use super::routers::Routers;
+use crate::tasks;
 use bytes::Bytes;
 use lookaside_protocol::{LeaseToken, Operation, Reply, Request};
-use lookaside_routing::{Batch, BoxFuture, Context, Outcomes, Route};
+use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcomes, Route};
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinError;
+use tokio::time::timeout;
 
+#[derive(Clone)]
 pub(super) struct FillingRouter {
     pub(super) routers: Arc<Routers>,
     pub(super) leases: Arc<RouterLeases>,
@@ -30,6 +39,31 @@ impl FillingRouter {
         self.count(&batch);
         self.counters.reads_filled_by_routers.add(batch.len() as u64);
         self.routers.send(batch).await
+    }
+
+    fn send_any(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        match batch.iter().any(is_plain_get) && self.leases.are_needed() {
+            true => Box::pin(self.send_with_leases_to_end(batch)),
+            false => Box::pin(self.send(batch)),
+        }
+    }
+
+    async fn send_within(&self, limit: Duration, batch: Batch) -> Outcomes {
+        let requests = batch.len();
+        timeout(limit, self.send_any(batch)).await.unwrap_or_else(|_| vec![Err(Failure::TimedOut); requests])
+    }
+
+    /// Returns the leases that it takes, even if its caller gives it up: a server would give no other client one of
+    /// these keys until they expire. It ends when the routers have answered, or have had their time.
+    async fn send_with_leases_to_end(&self, batch: Batch) -> Outcomes {
+        let (sender, requests) = (self.clone(), batch.len());
+        let sent = tasks::spawn(async move { sender.send_with_leases(batch).await }).await;
+        match sent.map_err(JoinError::try_into_panic) {
+            Ok(outcomes) => outcomes,
+            Err(Ok(panic)) => resume_unwind(panic),
+            // The runtime ends.
+            Err(Err(_)) => vec![Err(Failure::ConnectionLost); requests],
+        }
     }
 
     async fn send_with_leases(&self, batch: Batch) -> Outcomes {
@@ -67,10 +101,11 @@ fn lease_return(request: &Request<Bytes>, token: LeaseToken) -> Request<Bytes> {
 }
 
 impl Route for FillingRouter {
-    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
-        match batch.iter().any(is_plain_get) && self.leases.are_needed() {
-            true => Box::pin(self.send_with_leases(batch)),
-            false => Box::pin(self.send(batch)),
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        // All are reads.
+        match context.time_limit.into_iter().chain(context.read_time_limit).min() {
+            Some(limit) => Box::pin(self.send_within(limit, batch)),
+            None => self.send_any(batch),
         }
     }
 }

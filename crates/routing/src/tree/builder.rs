@@ -7,10 +7,7 @@ use crate::{
     Address, Destination, DestinationRoute, DestinationSettings, Environment, Handle, Pool, Route, RouteConfig, Slot,
     SpareRoute, TreeBuilder, cluster::destination_route::ShadowLimit,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 /// Makes the leaves of a tree.
 pub trait Destinations {
@@ -35,8 +32,9 @@ pub trait Destinations {
         Environment::none()
     }
 
-    /// Called for every place of a route that stores elsewhere what a read has found. `is_passed_to`: every route above
-    /// it passes reads on ([`RouteConfig::passes_reads`](crate::RouteConfig::passes_reads)). By default does nothing.
+    /// Called for every place in the trees of a route that stores elsewhere what a read has found, or of a named handle
+    /// with such routes; not for handles that no tree refers to. `is_passed_to`: every route above these routes passes
+    /// reads on ([`RouteConfig::passes_reads`](crate::RouteConfig::passes_reads)). By default does nothing.
     fn fill_on_reads(&mut self, is_passed_to: bool) {
         let _ = is_passed_to;
     }
@@ -57,15 +55,29 @@ pub(super) struct Builder<'a> {
     leaves: BTreeMap<(Address, DestinationSettings), (Arc<dyn Destination>, ShadowLimit)>,
     handles: &'a [(String, Handle)],
     /// By the index of the handle, and whether it was built for a prefix only.
-    named: BTreeMap<(usize, bool), Arc<dyn Route>>,
-    /// The named handles with a route that stores elsewhere what a read has found.
-    filling: BTreeSet<usize>,
-    /// Whether the handle that is being built has one.
-    is_filling: bool,
-    /// The number of routes above the one that is being built that do not pass reads on.
-    not_passing: usize,
+    named: BTreeMap<(usize, bool), NamedRoute>,
+    scope: BuildScope,
     /// See [`TreeBuilder::key_prefix`].
     key_prefix: Option<Box<[u8]>>,
+}
+
+#[derive(Clone)]
+struct NamedRoute {
+    route: Arc<dyn Route>,
+    /// As [`BuildScope::filling`].
+    filling: Option<bool>,
+}
+
+/// Where the route is that is being built: in a tree, or in a named handle, which may have many places in the trees, or
+/// none.
+#[derive(Default)]
+struct BuildScope {
+    is_in_named: bool,
+    /// The number of routes above it, in the tree or in the handle, that do not pass reads on.
+    not_passing: usize,
+    /// Whether every route of the named handle above those that store elsewhere what a read has found passes reads on;
+    /// `None` if it has none of these.
+    filling: Option<bool>,
 }
 
 impl<'a> Builder<'a> {
@@ -79,9 +91,7 @@ impl<'a> Builder<'a> {
             leaves: BTreeMap::new(),
             handles,
             named: BTreeMap::new(),
-            filling: BTreeSet::new(),
-            is_filling: false,
-            not_passing: 0,
+            scope: BuildScope::default(),
             key_prefix: None,
         }
     }
@@ -91,37 +101,52 @@ impl<'a> Builder<'a> {
         Builder { key_prefix: Some(key_prefix.into()), ..self }
     }
 
+    /// Builds all named handles, also those that no route refers to.
+    pub(super) fn build_all_named(&mut self) {
+        (0..self.handles.len()).for_each(|at| drop(self.named_route(at)));
+    }
+
     fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
-        let key = (at, self.key_prefix.is_some());
-        if let Some(route) = self.named.get(&key).cloned() {
-            if self.filling.contains(&at) {
-                self.note_filling();
-            }
-            return route;
+        let NamedRoute { route, filling } = self.named_route(at);
+        if let Some(is_passed_to) = filling {
+            self.note_filling(is_passed_to);
         }
-        let (handles, was_filling) = (self.handles, std::mem::take(&mut self.is_filling));
-        let route = self.build(&handles[at].1);
-        if self.is_filling {
-            self.filling.insert(at);
-        }
-        self.is_filling |= was_filling;
-        self.named.insert(key, route.clone());
         route
     }
 
-    fn note_filling(&mut self) {
-        self.is_filling = true;
-        self.destinations.fill_on_reads(self.not_passing == 0);
+    /// The route of a named handle, which is built if it was not.
+    fn named_route(&mut self, at: usize) -> NamedRoute {
+        let key = (at, self.key_prefix.is_some());
+        if let Some(named) = self.named.get(&key) {
+            return named.clone();
+        }
+        let above = mem::replace(&mut self.scope, BuildScope { is_in_named: true, ..BuildScope::default() });
+        let handles = self.handles;
+        let route = self.build(&handles[at].1);
+        let BuildScope { filling, .. } = mem::replace(&mut self.scope, above);
+        let named = NamedRoute { route, filling };
+        self.named.insert(key, named.clone());
+        named
+    }
+
+    /// Notes a route that stores elsewhere what a read has found, or a named handle with such routes. `is_passed_to`:
+    /// whether every route of the handle above these passes reads on.
+    fn note_filling(&mut self, is_passed_to: bool) {
+        let is_passed_to = is_passed_to && self.scope.not_passing == 0;
+        match self.scope.is_in_named {
+            true => self.scope.filling = Some(self.scope.filling.unwrap_or(true) && is_passed_to),
+            false => self.destinations.fill_on_reads(is_passed_to),
+        }
     }
 
     fn build_route(&mut self, config: &dyn RouteConfig) -> Arc<dyn Route> {
         if config.fills_on_reads() {
-            self.note_filling();
+            self.note_filling(true);
         }
         let not_passing = usize::from(!config.passes_reads());
-        self.not_passing += not_passing;
+        self.scope.not_passing += not_passing;
         let route = config.build(self);
-        self.not_passing -= not_passing;
+        self.scope.not_passing -= not_passing;
         route
     }
 

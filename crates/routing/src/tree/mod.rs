@@ -105,8 +105,7 @@ impl Configuration {
     /// Builds the tree.
     pub fn build(&self, destinations: &mut dyn Destinations) -> RootRoute {
         let mut builder = Builder::new(destinations, &self.named);
-        // Also those that no route refers to.
-        (0..self.named.len()).for_each(|at| drop(builder.build(&Handle::Named(at))));
+        builder.build_all_named();
         let trees = self.trees.iter().map(|(names, handle)| (names.clone(), builder.build(handle))).collect();
         let background = self.broadcasts_in_background.then(|| builder.environment().background.clone());
         let root = RootRoute::new(self.default_prefix.clone(), trees);

@@ -3,7 +3,7 @@
 //! own tree has the same route.
 //!
 //! ```text
-//!   get k, lease-get k    --> first: get k --> a value
+//!   get k, lease-get k    --> first: get k --> a value, or a lost datagram
 //!                               anything else --> router: get k, lease-get k
 //!   all others                                --> the route itself
 //! ```
@@ -11,10 +11,15 @@
 //! Without a first child all these reads are the router's. `gets` is the router's, too: CAS unique and exptime may be
 //! those of another child than the first.
 //!
+//! A lost datagram is a miss that is not filled (§3.1 of the paper): datagrams are lost where replies come faster than a
+//! switch can pass them on, and to ask a router at once, by TCP, would add to them.
+//!
 //! The first child is asked without the client's misses: the router has the last word on whether a key is missing, and
 //! gives the lease.
 
-use crate::{Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route, outcome::as_get, split::route_some};
+use crate::{
+    Batch, BoxFuture, Context, Environment, Failure, Outcome, Outcomes, Route, outcome::as_get, split::route_some,
+};
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use std::sync::Arc;
@@ -53,7 +58,7 @@ impl FilledByRouter {
             let asked = batch.iter().enumerate().filter(|(_, request)| may_answer(request));
             let asked = asked.map(|(at, request)| (at, as_get(request))).collect();
             for (at, outcome) in route_some(&**route, asked, &context.without_misses()).await {
-                is_answered[at] = is_value(&outcome);
+                is_answered[at] = is_value(&outcome) || matches!(outcome, Err(Failure::DatagramLost { .. }));
                 outcomes[at] = outcome;
             }
         }
