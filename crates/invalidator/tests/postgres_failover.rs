@@ -161,7 +161,7 @@ async fn what_a_cluster_has_got_beyond_the_position_counts_too() {
 }
 
 /// While the log of the primary was still read, the address led to its promoted standby, which had received less. The
-/// end of that one's log was before what was read, so a router was told that its cluster is up to date.
+/// end of that one's log was before what was read, so a router was notified that its cluster is up to date.
 #[tokio::test]
 async fn the_newest_position_is_that_of_the_server_that_is_read() {
     let (primary, mut on_primary, standby) = pair().await;
