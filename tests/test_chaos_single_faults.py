@@ -32,8 +32,8 @@ def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
 
 
 def test_what_was_committed_before_the_database_died_is_deleted_soon_after_its_return(tmp_path):
-    # A commit that was acknowledged in the milliseconds before the kill has been sent to no process. Its old value is read
-    # for as long as the database is dead, until a second after its return. All others are deleted within a second.
+    # A commit that was acknowledged in the milliseconds before the kill has been sent to no process. Its old value is
+    # read for as long as the database is dead, until a second after its return. All others are deleted within a second.
     outputs = []
     for attempt in range(RUNS_MAX):
         dead_s, restart_s = 3, 1
