@@ -47,7 +47,8 @@ async fn plain_requests_have_leases_of_their_own_where_routers_take_leases() {
     assert_eq!(cluster.cache("a:1").lock().live("own").as_deref(), Some(&b"filled"[..]));
 }
 
-/// A router's word that it takes no leases holds for ten seconds, and what it does not say is no such word.
+/// A router's reply that it takes no leases is valid for ten seconds, and one that says nothing of leases is no such
+/// reply.
 #[tokio::test(start_paused = true)]
 async fn plain_requests_go_as_they_are_only_while_routers_take_no_leases() {
     let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);

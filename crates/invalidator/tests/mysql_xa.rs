@@ -45,10 +45,22 @@ async fn commit_prepared_for_ever(mut client: Client, name: &str) {
     }
 }
 
-/// A user that may read the log, and may not list prepared transactions.
-async fn create_reader(client: &mut Client) {
+/// A server, and a process that begins to read while these are prepared, by an account that may read the log, and may
+/// not list prepared transactions.
+async fn start_unprivileged(kind: Kind, xids: &[&str]) -> (Server, Client, StateDirectory, InvalidatorRun) {
+    let server = kind.start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
     client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'").await;
     client.run("GRANT SELECT ON app.* TO reader@'%'").await;
+    for xid in xids {
+        prepare(&server, xid).await;
+    }
+    let mut state = StateDirectory::new(&server);
+    state.options.user = "reader".into();
+    let first = state.start(OnPositionLost::Stop);
+    first.wait_running().await;
+    (server, client, state, first)
 }
 
 async fn commit(client: &mut Client, key: &str) {
@@ -246,17 +258,7 @@ async fn position_without_names_is_read_from() {
 #[tokio::test]
 async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     let Some(kind) = kinds().into_iter().find(|kind| *kind == Kind::Mysql) else { return };
-    let server = kind.start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    create_reader(&mut client).await;
-    for xid in ["old", "older"] {
-        prepare(&server, xid).await;
-    }
-    let mut state = StateDirectory::new(&server);
-    state.options.user = "reader".into();
-    let first = state.start(OnPositionLost::Stop);
-    first.wait_running().await;
+    let (_server, mut client, state, first) = start_unprivileged(kind, &["old", "older"]).await;
     assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::Unknown));
     client.run("XA START 'read'; INSERT INTO app.lookaside_outbox (item) VALUES ('read'); XA END 'read'").await;
     client.run("XA PREPARE 'read'; XA COMMIT 'read'").await;
@@ -285,15 +287,7 @@ async fn commit_of_what_the_server_does_not_list_is_a_loss() {
 #[tokio::test]
 async fn unlisted_transactions_that_end_before_the_flush_are_no_further_loss() {
     let Some(kind) = kinds().into_iter().find(|kind| *kind == Kind::Mysql) else { return };
-    let server = kind.start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    create_reader(&mut client).await;
-    prepare(&server, "old").await;
-    let mut state = StateDirectory::new(&server);
-    state.options.user = "reader".into();
-    let first = state.start(OnPositionLost::Stop);
-    first.wait_running().await;
+    let (server, mut client, mut state, first) = start_unprivileged(kind, &["old"]).await;
     first.stop().await;
     client.run("XA COMMIT 'old'").await;
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a router's word that it takes no leases holds, from the moment at which it was asked: far longer than a
+/// How long a router's reply that it takes no leases is valid, from the moment at which it was asked: far longer than a
 /// permit, so that nothing changes for clients of routers without leases while these are too slow to give permits.
 const UNLEASED_FOR: Duration = Duration::from_secs(10);
 
-/// The routers' word on leases for plain clients.
+/// What the routers have replied last about leases for plain clients.
 #[derive(Default)]
 pub(super) struct RouterLeases {
     /// Until when plain requests may be sent as they are: a router has said that it takes no leases. `None` if none
