@@ -236,7 +236,9 @@ lengths; today's programs cannot repeat them. Times are in milliseconds.
 AIM = (
     "{verdict} The aim is at most {aim:,} ms in the first {aimed} rows, in which one process fails that readers and"
     " deletes can do without, and when the active invalidator or the database is killed or hangs. Where routers or the"
-    " database fail, nothing old is read later than that after the end. While no router of a cluster runs,"
+    " database fail, nothing old is read later than that after the end. A commit that the database acknowledged in the"
+    " milliseconds before it failed has been sent to no process: the row of a run that has one is above the aim. While"
+    " no router of a cluster runs,"
     " its readers read nothing; when the routers are back, they may read what was replaced meanwhile, unless the"
     " routers wait for the invalidator. Old values are read until a standby has taken over from an invalidator that is"
     " dead or hangs; without one, for as long as that lasts ([what readers see"
