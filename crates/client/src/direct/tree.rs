@@ -52,8 +52,8 @@ pub(super) fn is_read(request: &Request<Bytes>) -> bool {
     }
 }
 
-/// Whether it takes a lease, or stores under one that the client holds: what routers do for plain clients does not matter
-/// to it.
+/// Whether it takes a lease, or stores under one that the client holds: what routers do for plain clients does not
+/// matter to it.
 pub(super) fn has_own_lease(request: &Request<Bytes>) -> bool {
     matches!(request.operation, Operation::LeaseGet | Operation::LeaseSet { .. })
 }

@@ -37,8 +37,8 @@ pub struct MysqlOptions {
     pub tls: Option<DatabaseTls>,
     /// Unsafe settings of the server that are warned of instead of refused. Default none.
     pub accepted: BTreeSet<UnsafeSetting>,
-    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of then,
-    /// and no longer refused. Set when a source is opened, and shared with all clones. Default no.
+    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of
+    /// then, and no longer refused. Set when a source is opened, and shared with all clones. Default no.
     pub has_been_read: Arc<AtomicBool>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
@@ -65,8 +65,8 @@ pub struct MysqlOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
-    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
-    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache
+    /// with what it was before. No flag and no parameter of a URL sets it. Default no.
     pub is_gate_off: bool,
     /// How long a start from the present waits until prepared transactions (XA) are resolved, whose keys are in the log
     /// before it. Default 10 s. After that reading begins, with a warning that names them.
@@ -102,10 +102,10 @@ impl Default for MysqlOptions {
 
 impl MysqlOptions {
     /// Parses `mysql://user:password@host:port/schema?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE` or the same with
-    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log
-    /// covers all schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
-    /// `ssl-cert` and `ssl-key` identify the client. `accept-unsafe` names [settings](UnsafeSetting) that are
-    /// accepted, with commas between them. Other parameters are refused.
+    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log covers all
+    /// schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
+    /// `ssl-cert` and `ssl-key` identify the client. `accept-unsafe` names [settings](UnsafeSetting) that are accepted,
+    /// with commas between them. Other parameters are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;

@@ -54,8 +54,8 @@ pub struct PostgresOptions {
     pub catalogue_interval: Duration,
     /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.
     pub connect_wait_max: Duration,
-    /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits for
-    /// all open transactions, so that one has no such limit.
+    /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits
+    /// for all open transactions, so that one has no such limit.
     pub reply_wait_max: Duration,
     /// The server is asked for a sign of life this often. Default 5 s. After three times this in silence the connection
     /// is closed, by the server too (`wal_sender_timeout`), which frees the slot.
@@ -63,8 +63,8 @@ pub struct PostgresOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
-    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
-    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache
+    /// with what it was before. No flag and no parameter of a URL sets it. Default no.
     pub is_gate_off: bool,
 }
 
@@ -95,9 +95,9 @@ impl Default for PostgresOptions {
 
 impl PostgresOptions {
     /// Parses `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE`, or the same with
-    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the default),
-    /// `verify-full` or `verify-ca`, which need `sslrootcert`; `sslcert` and `sslkey` identify the client. Other
-    /// parameters are refused, except `application_name`.
+    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the
+    /// default), `verify-full` or `verify-ca`, which need `sslrootcert`; `sslcert` and `sslkey` identify the client.
+    /// Other parameters are refused, except `application_name`.
     ///
     /// ```
     /// use lookaside_invalidator::source::postgres::PostgresOptions;
