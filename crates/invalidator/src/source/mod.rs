@@ -1,6 +1,7 @@
 //! The commit log of a database, as the daemon reads it.
 
 mod anomalies;
+mod database_url;
 pub mod mysql;
 pub(crate) mod packed_position;
 mod password;

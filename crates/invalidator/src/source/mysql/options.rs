@@ -5,11 +5,11 @@ use crate::{
     rules::RowRules,
     source::{
         Password,
+        database_url::{DatabaseUrl, endpoint},
         mysql::unsafe_setting::UnsafeSetting,
-        tls::{DatabaseTls, TlsParameters},
+        tls::DatabaseTls,
     },
 };
-use lookaside_protocol::percent;
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::AtomicBool},
@@ -113,68 +113,33 @@ impl MysqlOptions {
     /// assert_eq!((options.user.as_str(), options.password.as_str(), options.port), ("reader", "p@ss", 3307));
     /// ```
     pub fn from_url(url: &str) -> Result<Self, SourceError> {
-        let invalid = |what: &str| SourceError::Unusable {
+        let options = DatabaseUrl::parse(url, ["mysql://", "mariadb://"]).and_then(MysqlOptions::from_parsed);
+        options.map_err(|what| {
             // Not the URL itself: it may hold a password.
-            why: format!("the database URL {what}; expected mysql://user:password@host:3306"),
-        };
-        let rest = url
-            .strip_prefix("mysql://")
-            .or_else(|| url.strip_prefix("mariadb://"))
-            .ok_or_else(|| invalid("does not begin with mysql:// or mariadb://"))?;
-        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (rest, schema) = rest.split_once('/').unwrap_or((rest, ""));
-        if schema.contains('/') {
-            return Err(invalid("has more than a schema after the host"));
-        }
-        let mut options = MysqlOptions::default();
-        options.set_parameters(parameters).map_err(|why| invalid(&why))?;
-        let schema = percent::decode_text(schema).ok_or_else(|| invalid("has an invalid percent escape"))?;
-        options.schema = Some(schema).filter(|schema| !schema.is_empty());
-        let endpoint = match rest.rsplit_once('@') {
-            Some((account, endpoint)) => {
-                let (user, password) = account.split_once(':').unwrap_or((account, ""));
-                options.user = percent::decode_text(user).ok_or_else(|| invalid("has an invalid percent escape"))?;
-                options.password =
-                    percent::decode_text(password).ok_or_else(|| invalid("has an invalid percent escape"))?.into();
-                endpoint
-            }
-            None => rest,
-        };
-        let (host, port) = match endpoint.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| invalid("has an invalid port"))?)
-            }
-            _ => (endpoint, PORT_DEFAULT),
-        };
-        if host.is_empty() || options.user.contains('\0') {
-            return Err(invalid("has no host"));
-        }
-        options.host = host.trim_start_matches('[').trim_end_matches(']').into();
-        options.port = port;
-        Ok(options)
+            let why = format!("the database URL {what}; expected mysql://user:password@host:3306");
+            SourceError::Unusable { why }
+        })
     }
 
-    fn set_parameters(&mut self, parameters: &str) -> Result<(), String> {
-        let mut tls = TlsParameters::default();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let value = percent::decode_text(value).ok_or("has an invalid percent escape")?;
-            if name == "accept-unsafe" {
-                self.accepted = UnsafeSetting::parse_list(&value)?;
-            } else if !tls.set(name, &value)? {
+    fn from_parsed(url: DatabaseUrl) -> Result<Self, String> {
+        let DatabaseUrl { account, host, port, database, tls, parameters } = url;
+        let mut options = MysqlOptions { host, schema: database, tls, ..MysqlOptions::default() };
+        options.port = port.unwrap_or(options.port);
+        if let Some((user, password)) = account {
+            (options.user, options.password) = (user, password);
+        }
+        for (name, value) in parameters {
+            if name != "accept-unsafe" {
                 return Err("has a parameter other than ssl-mode, ssl-ca, ssl-cert, ssl-key and accept-unsafe".into());
             }
+            options.accepted = UnsafeSetting::parse_list(&value)?;
         }
-        self.tls = tls.into_options()?;
-        Ok(())
+        Ok(options)
     }
 
     /// `host:port`, with brackets around an IPv6 address.
     pub(super) fn address(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
+        endpoint(&self.host, self.port)
     }
 }
 
