@@ -142,7 +142,7 @@ ALLOWED: list[tuple[str, str, str]] = [
     ("docs/measurements/pictures/*", "*", "generated"),
     ("tests/test_mariadb.py", "nobody", "the value of a row"),
     ("docs/clients/java.md", "dialect", "Hibernate's PostgreSQLDialect"),
-    ("crates/router/tests/session.rs", "forget", "tokio's Semaphore::forget_permits"),
+    ("crates/router/tests/session*.rs", "forget", "tokio's Semaphore::forget_permits"),
     ("crates/router/tests/support/mod.rs", "forget", "tokio's SemaphorePermit::forget"),
     *((path, "nobody", "the Unix user") for path in UNIX_USER_NOBODY),
     *((path, "dialect", "SQLAlchemy's word for a kind of database") for path in SQLALCHEMY),

@@ -140,6 +140,14 @@ def postgres(postgres_server):
     return postgres_server
 
 
+@pytest.fixture(scope="module", params=SERVERS)
+def kind(request):
+    """The class of a database's servers."""
+    if request.param == "mysql":
+        need("mysql")
+    return SERVERS[request.param]
+
+
 @pytest.fixture(params=SERVERS)
 def own_database(request, tmp_path):
     """A server for one test, which may kill it; of each kind."""

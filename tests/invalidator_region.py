@@ -194,3 +194,18 @@ class Region:
             self.invalidator.stop()
         for link in (self.database_link, *self.links):
             link.close()
+
+
+@contextmanager
+def running_region(database, clusters, folder, request, setting="statements"):
+    """A region whose invalidator reads. What a recovery took is in the summary of the run."""
+
+    def record(cost: str) -> None:
+        request.node.user_properties.append(("recovery", f"{request.node.name.removeprefix('test_')}: {cost}"))
+
+    region = Region(database, clusters, folder, record, setting)
+    try:
+        region.start_invalidator()
+        yield region
+    finally:
+        region.stop()

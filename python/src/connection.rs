@@ -23,7 +23,8 @@ extern "C" fn after_fork_in_child() {
 
 /// Counts forks from now on, also those that Python does not know of: uWSGI forks its workers in C.
 pub(crate) fn count_forks() -> io::Result<()> {
-    // SAFETY: the handler writes to atomics, which a child of a process with threads may do. Python never unloads modules.
+    // SAFETY: the handler writes to atomics, which a child of a process with threads may do. Python never unloads
+    // modules.
     #[allow(unsafe_code)]
     let status = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }

@@ -22,8 +22,8 @@ pub(crate) fn found_content(found: Found) -> Result<Option<Content>, TypedError>
 }
 
 /// The dictionary of the values that were found, by the caller's names of their keys; errors name keys as they were
-/// sent. A key whose server fails, or refuses, is a miss, unless no server has answered: then the first error is that of
-/// the call. Lost datagrams are misses, and no errors.
+/// sent. A key whose server fails, or refuses, is a miss, unless no server has answered: then the first error is that
+/// of the call. Lost datagrams are misses, and no errors.
 pub(crate) fn found_values<'py>(
     py: Python<'py>,
     codec: ValueCodec,

@@ -1,6 +1,6 @@
-//! Whether a request's caller has gone, for what is in front of its server. A lookup whose caller was dropped goes on in
-//! the background, since its reply may bring a lease that is to be released; but what has not been sent by then needs not
-//! be sent at all.
+//! Whether a request's caller has gone, for what is in front of its server. A lookup whose caller was dropped goes on
+//! in the background, since its reply may bring a lease that is to be released; but what has not been sent by then
+//! needs not be sent at all.
 //!
 //! The caller is known to all that a task polls on its behalf, as in a task-local, without a parameter in every route.
 

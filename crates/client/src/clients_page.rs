@@ -46,8 +46,8 @@ struct RustSnippet;
 /// let regional = RegionalClient::new(Client::new(route.clone()), route, MarkerSettings::default())?;
 ///
 /// let write = regional.begin_write(&["user:42"]).await?;
-/// // At the master, with the keys and their markers named: in MariaDB and MySQL by a comment, and in each database by a row
-/// // of the outbox for each of write.keys().
+/// // At the master, with the keys and their markers named: in MariaDB and MySQL by a comment, and in each database by a
+/// // row of the outbox for each of write.keys().
 /// let comment = write.sql_comment().expect("plain keys");
 /// master.execute(&format!("UPDATE users SET name = 'bob' WHERE id = 42 {comment}")).await?;
 /// write.finish().await?;

@@ -46,8 +46,8 @@ impl LoginNetwork {
         Ok(LoginNetwork { inner, file: file.to_owned(), addresses, on_refusal: None })
     }
 
-    /// `inner`, or with the `file` of `--router-login` a network that logs in at every address and calls `on_refusal` when
-    /// a login failed: the caller of a connect may not report why. The error names the option.
+    /// `inner`, or with the `file` of `--router-login` a network that logs in at every address and calls `on_refusal`
+    /// when a login failed: the caller of a connect may not report why. The error names the option.
     pub fn for_routers(
         inner: &Arc<dyn Network>,
         file: Option<&Path>,

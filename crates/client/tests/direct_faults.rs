@@ -1,5 +1,5 @@
-//! A direct client while servers and routers are silent, with a paused clock: no call lasts longer than its deadline, no
-//! value is wrong, and no task is left behind. And the window over all that servers have outstanding.
+//! A direct client while servers and routers are silent, with a paused clock: no call lasts longer than its deadline,
+//! no value is wrong, and no task is left behind. And the window over all that servers have outstanding.
 
 use crate::fake::Mode;
 use crate::fake::cluster::{Cluster, permit};

@@ -86,10 +86,14 @@ async fn plain_requests_go_as_they_are_only_while_routers_take_no_leases() {
     assert!(is_leased("m").await);
 }
 
+/// It also has a named handle that changes keys, to which no route refers.
 fn config_that_leases(prefix: &str) -> String {
     format!(
         r#"{{
             "pools": {{ "main": {{ "servers": ["a:1"] }} }},
+            "named_handles": {{
+                "unused": {{ "type": "ModifyKeyRoute", "set_key_suffix": ":x", "target": "PoolRoute|main" }}
+            }},
             "route": {{
                 "type": "PrefixSelectorRoute",
                 "policies": {{ "{prefix}": "LeaseRoute|PoolRoute|main" }},

@@ -106,8 +106,9 @@ async fn a_replica_is_asked_without_a_lease_where_routers_take_leases() {
     assert_eq!((replica.lines, replica.lease_gets), (1, 0));
 }
 
-/// If such a get were dropped, its server's token would be lost, so other clients would wait for it. Once this client kept
-/// it, and stored under it what had no miss: the set of a value from before a delete that came ahead of the late get.
+/// If such a get were dropped, its server's token would be lost, so other clients would wait for it. Once this client
+/// kept it, and stored under it what had no miss: the set of a value from before a delete that came ahead of the late
+/// get.
 #[tokio::test(start_paused = true)]
 async fn the_token_of_a_plain_get_that_a_replica_has_answered_is_returned() {
     let Fixture { cluster, client, .. } =

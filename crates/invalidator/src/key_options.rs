@@ -31,11 +31,12 @@ pub struct KeyOptions {
     /// MariaDB, MySQL: take no keys from comments, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
-    /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
+    /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or
+    /// MIXED)
     #[arg(long, conflicts_with_all = ["outbox_only", "rules"])]
     pub comments_only: bool,
-    /// MariaDB, MySQL, PostgreSQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. A daemon
-    /// loads it again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
+    /// MariaDB, MySQL, PostgreSQL: a rule file (TOML), which names the keys of changed rows by their tables and
+    /// columns. A daemon loads it again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
 }
@@ -82,8 +83,8 @@ impl KeyOptions {
         Ok(())
     }
 
-    /// The server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url` is that of another
-    /// kind of database, which has no rules.
+    /// The server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url` is that of
+    /// another kind of database, which has no rules.
     pub fn row_database(
         &self,
         flag: &str,
@@ -205,7 +206,8 @@ impl RowDatabase {
         }
     }
 
-    /// The problems of its settings, for which a start would be refused or warn. PostgreSQL has none beside those of rules.
+    /// The problems of its settings, for which a start would be refused or warn. PostgreSQL has none beside those of
+    /// rules.
     pub async fn check_settings(&self, network: &dyn Network) -> Result<Vec<RuleProblem>, SourceError> {
         match self {
             RowDatabase::Mysql(server) => mysql::check_settings(network, server).await,

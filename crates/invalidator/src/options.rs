@@ -46,27 +46,28 @@ Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines 
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE, mariadb://...,
-    /// or postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at
-    /// the start. MariaDB, MySQL: settings by which deletes can be lost are refused; accept-unsafe=sync_binlog in the URL
-    /// accepts one at your own risk
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE,
+    /// mariadb://..., or postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not
+    /// be reachable at the start. MariaDB, MySQL: settings by which deletes can be lost are refused;
+    /// accept-unsafe=sync_binlog in the URL accepts one at your own risk
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: SourceUrl,
-    /// A frontend cluster and its routers, which are used side by side; what one does not answer goes to another. May be
-    /// given several times
+    /// A frontend cluster and its routers, which are used side by side; what one does not answer goes to another. May
+    /// be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
     /// Log in at the routers, if they require it (their -Y), with the line user:password in this file, which is read
     /// for each connection
     #[arg(long, value_name = "FILE")]
     pub router_login: Option<PathBuf>,
-    /// Directory for the position of each cluster and, with PostgreSQL, the spool; created if missing. Without its files
-    /// a restart does not know which deletes are pending
+    /// Directory for the position of each cluster and, with PostgreSQL, the spool; created if missing. Without its
+    /// files a restart does not know which deletes are pending
     #[arg(long, value_name = "PATH")]
     pub state_dir: PathBuf,
-    /// Run beside a standby: several invalidators with the same options, of which one is active. They share the positions
-    /// of the clusters in a table of this database: `source`, or mysql://USER:PASSWORD@HOST:PORT/SCHEMA, mariadb://... or
-    /// postgres://... It must accept writes. `lookaside invalidator setup --shared-state` creates the table
+    /// Run beside a standby: several invalidators with the same options, of which one is active. They share the
+    /// positions of the clusters in a table of this database: `source`, or mysql://USER:PASSWORD@HOST:PORT/SCHEMA,
+    /// mariadb://... or postgres://... It must accept writes. `lookaside invalidator setup --shared-state` creates the
+    /// table
     #[arg(long, value_name = "source|URL", env = "LOOKASIDE_SHARED_STATE", hide_env_values = true)]
     pub shared_state: Option<String>,
     /// The name of the row with the shared state: invalidators with the same name stand by for each other
@@ -83,8 +84,8 @@ pub struct Options {
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline; flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present; or
-    /// continue without a flush, for an operator who empties the cluster by hand
+    /// cluster's pipeline; flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present;
+    /// or continue without a flush, for an operator who empties the cluster by hand
     #[arg(long, visible_alias = "on-gap", value_name = "ACTION", value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
@@ -100,13 +101,13 @@ pub struct Options {
     #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     pub batches_in_flight_max: u32,
     /// Maximum milliseconds that keys wait for others to share a batch with, 0 to 5. They wait only while an earlier
-    /// batch is unanswered, so that deletes arrive faster than they leave. A longer time means fewer packets, and deletes
-    /// that are later by as much; 0 switches it off
+    /// batch is unanswered, so that deletes arrive faster than they leave. A longer time means fewer packets, and
+    /// deletes that are later by as much; 0 switches it off
     #[arg(long, value_name = "MS", default_value_t = LINGER_MAX.as_millis() as u64, value_parser = value_parser!(u64).range(0..=5))]
     pub linger_ms_max: u64,
     /// Maximum pending keys of one cluster in memory (some 700 bytes each); beyond it they wait in the database's log.
-    /// Keys whose deletes were refused do not count while a router answers; up to 1,000,000 of them, or 64 MiB, are held
-    /// besides
+    /// Keys whose deletes were refused do not count while a router answers; up to 1,000,000 of them, or 64 MiB, are
+    /// held besides
     #[arg(long, value_name = "KEYS", default_value_t = 32_768, value_parser = value_parser!(u32).range(1..=90_000))]
     pub pending_keys_max: u32,
     /// Milliseconds from a change of the position to its save. A longer time means fewer disk writes, and more deletes
@@ -128,8 +129,8 @@ pub struct Options {
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,
-    /// PostgreSQL: the replication slot, created at the first start. Invalidators that share their state (--shared-state)
-    /// share it; others of one database need one each
+    /// PostgreSQL: the replication slot, created at the first start. Invalidators that share their state
+    /// (--shared-state) share it; others of one database need one each
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub slot: String,
     /// PostgreSQL: maximum bytes of commits on disk, in --state-dir, that some cluster has not acknowledged. Beyond it

@@ -1,5 +1,5 @@
-//! Replay: reads a part of the commit log again and sends its deletes to a cluster, beside the running daemon. It neither
-//! reads nor writes saved positions.
+//! Replay: reads a part of the commit log again and sends its deletes to a cluster, beside the running daemon. It
+//! neither reads nor writes saved positions.
 //!
 //! ```text
 //! log from `start` to its present end -> gate -> commits of the period -> keys with the prefix -> batches -> routers
@@ -11,8 +11,8 @@
 //! Invariants:
 //! * A batch is sent after the one before it was acknowledged. So everything up to [`ReplaySummary::position`] has been
 //!   deleted, and a replay that failed can be continued from there.
-//! * Nothing is flushed: a flush is not limited in rate and empties what no commit of the period has changed. A commit that
-//!   demands one ([`Flush`]) is counted, and the operator decides.
+//! * Nothing is flushed: a flush is not limited in rate and empties what no commit of the period has changed. A commit
+//!   that demands one ([`Flush`]) is counted, and the operator decides.
 //! * At most [`ATTEMPTS_MAX`] attempts are made for each delete.
 
 use crate::{
@@ -79,7 +79,8 @@ pub struct ReplaySummary {
     pub deletes: u64,
     /// Deletes that the routers have no route for: nothing can be cached there.
     pub unroutable: u64,
-    /// Commits of the period that demand a flush of the cluster or of pools, whatever the prefix. They are counted and not flushed.
+    /// Commits of the period that demand a flush of the cluster or of pools, whatever the prefix. They are counted and
+    /// not flushed.
     pub flushes_skipped: u64,
     /// Everything up to here is done; `None` before the first read.
     pub position: Option<Position>,

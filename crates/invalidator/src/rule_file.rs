@@ -34,8 +34,8 @@ pub type RuleChecker = Arc<dyn Fn(Rules) -> BoxFuture<'static, Result<Vec<RulePr
 pub enum RuleCheck {
     /// A rule that does not fit its table, and a log that leaves out what rules need.
     Full,
-    /// The same, but for what the log lacks of single tables. That is logged, as when it happens while the daemon runs: the
-    /// tables that the log does have must not go without deletes because of one that it does not. A log that lacks
+    /// The same, but for what the log lacks of single tables. That is logged, as when it happens while the daemon runs:
+    /// the tables that the log does have must not go without deletes because of one that it does not. A log that lacks
     /// something of all tables is refused: each change of a row could be a flush.
     AllTables,
 }
@@ -64,8 +64,8 @@ impl RuleFile {
         RuleFile { path, seen: Ok(text), refused: None, row_rules, check }
     }
 
-    /// Compares the rules with the database. What `strictness` names is an error. A database that cannot be reached is none,
-    /// as the daemon may start before it.
+    /// Compares the rules with the database. What `strictness` names is an error. A database that cannot be reached is
+    /// none, as the daemon may start before it.
     pub async fn check(check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         match check(rules.clone()).await {
             Ok(problems) if strictness == RuleCheck::Full => judge(rules, problems),

@@ -1,7 +1,8 @@
 //! Files of `--state-dir`, each replaced as a whole, and the lock of the directory.
 //!
-//! A replacement writes a temporary file, syncs it, renames it over the old one, and syncs the directory. After a crash the
-//! file holds the old content or the new one, never a part. A temporary file left by a crash is ignored and overwritten.
+//! A replacement writes a temporary file, syncs it, renames it over the old one, and syncs the directory. After a crash
+//! the file holds the old content or the new one, never a part. A temporary file left by a crash is ignored and
+//! overwritten.
 
 use std::{
     fs::{self, File, TryLockError},

@@ -241,8 +241,8 @@ impl PartialFailover {
     }
 }
 
-/// The position of the promoted replica was behind what had been read from its primary, so a router was notified that all
-/// was deleted, before the replica refused to send its log from there.
+/// The position of the promoted replica was behind what had been read from its primary, so a router was notified that
+/// all was deleted, before the replica refused to send its log from there.
 #[tokio::test]
 async fn router_is_not_notified_by_a_server_that_lacks_the_position() {
     for kind in kinds() {

@@ -1,5 +1,5 @@
-//! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and a log that its server
-//! continues after a crash, with prepared transactions. Each test runs on MariaDB and on MySQL.
+//! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and a log that its
+//! server continues after a crash, with prepared transactions. Each test runs on MariaDB and on MySQL.
 
 use crate::mysql_server::{Client, DEADLINE, Kind, Server, keys_of, kinds, last_position, read_until};
 use lookaside_invalidator::source::mysql::MysqlOptions;

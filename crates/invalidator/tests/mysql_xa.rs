@@ -1,5 +1,5 @@
-//! Transactions that were prepared before an invalidator first began to read, over several processes with saved positions.
-//! Each test runs on MariaDB and on MySQL.
+//! Transactions that were prepared before an invalidator first began to read, over several processes with saved
+//! positions. Each test runs on MariaDB and on MySQL.
 
 use crate::{
     fakes::{Cluster, Fixture, until},
@@ -157,8 +157,8 @@ impl InvalidatorRun {
     }
 }
 
-/// The server does not list what is resolved, and the XA PREPARE is in a part of the log that was never read: the commit was
-/// taken for one whose deletes had been sent.
+/// The server does not list what is resolved, and the XA PREPARE is in a part of the log that was never read: the
+/// commit was taken for one whose deletes had been sent.
 #[tokio::test]
 async fn commit_between_two_processes_of_what_was_prepared_before_the_first_is_a_loss() {
     for kind in kinds() {

@@ -42,8 +42,8 @@ pub struct LoadedConfig {
 }
 
 impl ConfigArgs {
-    /// Loads the configuration in `file`: a path, an `etcd://` or `etcds://` location, or `-` for standard input. Fails if it
-    /// cannot be read or an option is invalid; an invalid configuration is in the result.
+    /// Loads the configuration in `file`: a path, an `etcd://` or `etcds://` location, or `-` for standard input. Fails
+    /// if it cannot be read or an option is invalid; an invalid configuration is in the result.
     pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
         let defaults = Defaults { prefix, ..Defaults::default() };

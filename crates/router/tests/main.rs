@@ -22,6 +22,7 @@ mod plain_leases;
 mod read_permits;
 mod session;
 mod session_deletes;
+mod session_limits;
 mod spares;
 mod spool;
 mod spool_configurations;

@@ -68,7 +68,6 @@ pub use cluster::{
     prefix_selector_route::PrefixSelectorRoute,
     random_route::RandomRoute,
     rate_limit_route::{RateLimitRoute, Rates},
-    salted_failover_route::SaltedFailoverRoute,
     shadow_route::{Copies, ShadowRoute, ShadowedKeys},
     shard_split_route::{FAN_OUT_REQUESTS_MAX, ShardSplitRoute},
     slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},

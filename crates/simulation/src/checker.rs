@@ -7,13 +7,13 @@
 //!    read from has, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
 //!    whether its delete has been acknowledged or not. While the invalidator has failed, there is no such bound; if
 //!    nothing else has failed, the same holds again [`OUTDATED_MAX`] after it has been repaired.
-//! 3. **Own writes are read.** Once a write of a user in a replica region is complete, no read of its key in their cluster
-//!    that begins later returns an older version, from the cache or from a database, where remote markers are used
-//!    ([ADR 020]).
+//! 3. **Own writes are read.** Once a write of a user in a replica region is complete, no read of its key in their
+//!    cluster that begins later returns an older version, from the cache or from a database, where remote markers are
+//!    used ([ADR 020]).
 //! 4. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
-//! 5. **The monitor counts what is so** ([ADR 019]): its counts are those of the checker, which knows when each item was
-//!    stored.
+//! 5. **The monitor counts what is so** ([ADR 019]): its counts are those of the checker, which knows when each item
+//!    was stored.
 //!
 //! Each region has a checker of its own, whose database is that of the region.
 //!
@@ -38,8 +38,8 @@ use tokio::time::Instant;
 /// second that is promised, so that what comes near it is found.
 ///
 /// What a delete waits for is derived in `lookaside_invalidator::pipeline`: 211 ms while a router hangs. The simulated
-/// links add up to 41 ms for each of the two hops to the server. The oldest reads of 250 seeds are 237 ms old, and a delay
-/// of a retry, which grows to a second, is above.
+/// links add up to 41 ms for each of the two hops to the server. The oldest reads of 250 seeds are 237 ms old, and a
+/// delay of a retry, which grows to a second, is above.
 pub const OUTDATED_MAX: Duration = Duration::from_millis(500);
 
 /// A violated guarantee. Only the first one of a run is reported.
@@ -398,8 +398,8 @@ impl Checker {
         self.state().acknowledged.get(cluster).copied().unwrap_or(0)
     }
 
-    /// Records that a read of `key` begins in `cluster`. `owners` returns the servers that it is read from; `None` if that
-    /// is not known.
+    /// Records that a read of `key` begins in `cluster`. `owners` returns the servers that it is read from; `None` if
+    /// that is not known.
     pub fn begin_read(
         &self,
         cluster: &str,

@@ -1,7 +1,7 @@
 //! What servers have under the keys that requests name, and since when: what the answers to a monitor should say.
 //!
-//! An item changes only by a request that names its key, or it vanishes. So after each round of requests the log compares
-//! the items under the named keys with what it knows.
+//! An item changes only by a request that names its key, or it vanishes. So after each round of requests the log
+//! compares the items under the named keys with what it knows.
 
 use bytes::Bytes;
 use std::{

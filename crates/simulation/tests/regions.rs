@@ -52,7 +52,8 @@ fn monitors_ask_about_each_delete_until_it_is_an_hour_old() {
     assert!(outcome.tally.cached > outcome.tally.reads / 3, "{outcome:?}");
 }
 
-/// The values that deletes should have removed are there a minute later. Some servers restart later, and are empty then.
+/// The values that deletes should have removed are there a minute later. Some servers restart later, and are empty
+/// then.
 #[test]
 fn monitors_find_old_values_of_lost_deletes() {
     let outcome = run_long(1, DisabledGuarantee::Acknowledgement, Duration::from_secs(240));

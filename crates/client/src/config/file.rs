@@ -110,8 +110,8 @@ impl FileWatcher {
     }
 }
 
-/// Reads a configuration file until two reads [`DEBOUNCE`] apart agree: a file that is being replaced is half written, or
-/// absent for a moment. The text, or the error of [`read_config_file`].
+/// Reads a configuration file until two reads [`DEBOUNCE`] apart agree: a file that is being replaced is half written,
+/// or absent for a moment. The text, or the error of [`read_config_file`].
 pub async fn read_stable(path: &Path) -> Result<Result<String, String>, UnstableFile> {
     let mut content = read_config_file(path);
     // A pipe has its content once.

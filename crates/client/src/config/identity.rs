@@ -106,7 +106,8 @@ mod tests {
         }
     }
 
-    /// It was taken for a setting, and then two configurations that route its keys to different servers were the same one.
+    /// It was taken for a setting, and then two configurations that route its keys to different servers were the same
+    /// one.
     #[test]
     fn a_key_prefix_or_a_handle_with_the_name_of_a_setting_counts() {
         for [one, other] in [

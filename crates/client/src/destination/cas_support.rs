@@ -1,5 +1,5 @@
-//! Whether a server that is sent the text protocol knows `ms`, too: only its reply carries the CAS unique of a store. Serves
-//! stores of clients of the binary protocol.
+//! Whether a server that is sent the text protocol knows `ms`, too: only its reply carries the CAS unique of a store.
+//! Serves stores of clients of the binary protocol.
 //!
 //! ```text
 //!   set, its CAS unique requested   waits
@@ -7,9 +7,9 @@
 //!                                   ms k 5 F0 T0 c\r\nvalue\r\n      HD c42
 //! ```
 //!
-//! The first such store of a connection waits for the reply to `version`. It is not tried out: a server that does not know
-//! the command line executes the value behind it as commands. Such a server is sent the classic command, and its reply
-//! has no CAS unique.
+//! The first such store of a connection waits for the reply to `version`. It is not tried out: a server that does not
+//! know the command line executes the value behind it as commands. Such a server is sent the classic command, and its
+//! reply has no CAS unique.
 
 use lookaside_protocol::Operation;
 use lookaside_routing::Protocol;

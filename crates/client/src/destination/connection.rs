@@ -44,8 +44,8 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The most that a read buffer grows in one step for a large value: the server must send bytes before it gets more.
 const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// A read buffer with less space is replaced before a read. A get line's replies fit, if its values are as small as most
-/// (64 keys with 135 bytes each take 11 KiB): a read that fills its space is followed by another.
+/// A read buffer with less space is replaced before a read. A get line's replies fit, if its values are as small as
+/// most (64 keys with 135 bytes each take 11 KiB): a read that fills its space is followed by another.
 const READ_SPACE_BYTES_MIN: usize = READ_BYTES / 2;
 
 const BATCHES_PER_RECV: usize = 64;

@@ -12,8 +12,8 @@
 //! * The front line begins at request `done` of the front batch.
 //! * A batch that has timed out keeps its position: its replies are parsed and dropped when they come, so that replies
 //!   stay matched to requests. Such batches are at the front, `late` of them; the caller of this module bounds them.
-//! * A batch has outcomes up to its last request that has a reply. An outcome is an `Err` exactly as long as its request
-//!   has no reply.
+//! * A batch has outcomes up to its last request that has a reply. An outcome is an `Err` exactly as long as its
+//!   request has no reply.
 //!
 //! With the meta protocol every request has a line of its own (`meta_translation`).
 //!
@@ -89,8 +89,8 @@ impl InFlightBatch {
         self.outcomes[request] = Ok(reply);
     }
 
-    /// Gives `reply` to the requests before `end` that have none, which is then final for them. Returns their number. No
-    /// request from `end` on has a reply.
+    /// Gives `reply` to the requests before `end` that have none, which is then final for them. Returns their number.
+    /// No request from `end` on has a reply.
     fn fill_to(&mut self, end: usize, reply: &Reply<Bytes>) -> usize {
         let missing = end - self.outcomes.len();
         let mut filled = missing;

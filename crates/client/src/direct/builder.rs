@@ -103,8 +103,8 @@ impl DirectRouteBuilder {
         }
     }
 
-    /// How servers, routers and etcd are connected to. Default: by TCP, without TLS; a configuration that demands TLS is
-    /// then refused.
+    /// How servers, routers and etcd are connected to. Default: by TCP, without TLS; a configuration that demands TLS
+    /// is then refused.
     pub fn network(self, network: Arc<dyn Network>) -> DirectRouteBuilder {
         DirectRouteBuilder { network, ..self }
     }
@@ -122,8 +122,8 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { first_routers: routers.into_iter().collect(), ..self }
     }
 
-    /// What the configuration leaves to the command line of the routers: the client must have the same. Default: as of a
-    /// router without such options.
+    /// What the configuration leaves to the command line of the routers: the client must have the same. Default: as of
+    /// a router without such options.
     pub fn defaults(self, defaults: Defaults) -> DirectRouteBuilder {
         DirectRouteBuilder { defaults, ..self }
     }
@@ -138,8 +138,8 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { host, ..self }
     }
 
-    /// Watches the configuration by `watcher` instead of opening the source, which then only has a name. The first change
-    /// is the first configuration.
+    /// Watches the configuration by `watcher` instead of opening the source, which then only has a name. The first
+    /// change is the first configuration.
     pub fn watcher(self, watcher: ConfigWatcher) -> DirectRouteBuilder {
         DirectRouteBuilder { watcher: Some(watcher), ..self }
     }
@@ -153,12 +153,12 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { configuration_may_follow: true, ..self }
     }
 
-    /// Sends sets, fills and deletes to servers directly, too, while there is a permit. **This gives promises up:** a delete
-    /// that a server does not answer fails and is not spooled, so its sender must repeat it or leave it to the invalidator;
-    /// and while a pool changes its servers, an acknowledged delete may miss a copy of the key, and a late fill may leave
-    /// one behind. Where routers take leases for plain clients (`--leases`, `LeaseRoute`) only fills are sent directly:
-    /// plain sets and deletes pass through a router, which applies its rules for sets without a miss and its hold-offs to
-    /// them. Default: all pass through a router.
+    /// Sends sets, fills and deletes to servers directly, too, while there is a permit. **This gives promises up:** a
+    /// delete that a server does not answer fails and is not spooled, so its sender must repeat it or leave it to the
+    /// invalidator; and while a pool changes its servers, an acknowledged delete may miss a copy of the key, and a late
+    /// fill may leave one behind. Where routers take leases for plain clients (`--leases`, `LeaseRoute`) only fills are
+    /// sent directly: plain sets and deletes pass through a router, which applies its rules for sets without a miss and
+    /// its hold-offs to them. Default: all pass through a router.
     pub fn send_updates_directly(self) -> DirectRouteBuilder {
         DirectRouteBuilder { updates_directly: true, ..self }
     }
@@ -170,10 +170,10 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { udp: Some(options), ..self }
     }
 
-    /// Bounds all that is outstanding at servers by one window (§3.1 of the paper), so that their replies, which come at
-    /// once, do not overrun the network; `None` for no bound. Default: a window that finds its size by the delay of replies
-    /// ([`WindowSettings::by_delay`]). With a window, a server that is slow or hangs delays requests to others, until it is
-    /// TKO; what could not be sent in [`WindowSettings::wait_ms_max`] fails.
+    /// Bounds all that is outstanding at servers by one window (§3.1 of the paper), so that their replies, which come
+    /// at once, do not overrun the network; `None` for no bound. Default: a window that finds its size by the delay of
+    /// replies ([`WindowSettings::by_delay`]). With a window, a server that is slow or hangs delays requests to others,
+    /// until it is TKO; what could not be sent in [`WindowSettings::wait_ms_max`] fails.
     pub fn window(self, window: Option<WindowSettings>) -> DirectRouteBuilder {
         DirectRouteBuilder { window, ..self }
     }

@@ -21,8 +21,8 @@ counters! {
     /// `WarmUpRoute` or a `StagingRoute`, and those that the first cache of a `L1L2CacheRoute` did not answer. They are
     /// among `direct_reads` and `router_requests`, too.
     reads_filled_by_routers,
-    /// Plain gets that were sent as `lease-get`: the client takes leases itself, as its routers do for plain clients. They
-    /// are among `direct_reads` or `router_requests`, too.
+    /// Plain gets that were sent as `lease-get`: the client takes leases itself, as its routers do for plain clients.
+    /// They are among `direct_reads` or `router_requests`, too.
     leased_reads,
     /// Plain sets that were stored under the token of their miss.
     lease_sets_stored,

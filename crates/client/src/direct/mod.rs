@@ -17,8 +17,8 @@
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
 //!
-//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a [`Network`](crate::Network)
-//! may have it.
+//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a
+//! [`Network`](crate::Network) may have it.
 
 mod builder;
 mod counters;
@@ -53,8 +53,8 @@ use tokio::task::JoinSet;
 use transport::Transport;
 use tree::has_own_lease;
 
-/// A route that reads servers directly while a router permits it, and sends all else through a router. Its tasks and its
-/// connections end when it is dropped.
+/// A route that reads servers directly while a router permits it, and sends all else through a router. Its tasks and
+/// its connections end when it is dropped.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,8 +82,9 @@ impl DirectRoute {
         DirectRoute { state, transport, plain_leases, tasks: Mutex::new(tasks) }
     }
 
-    /// A builder of a route by the configuration in `source`, which must be that of the `routers`: those of the client's
-    /// cluster. Without any, they are those that the configuration names (`"routers"` at its top), and change with it.
+    /// A builder of a route by the configuration in `source`, which must be that of the `routers`: those of the
+    /// client's cluster. Without any, they are those that the configuration names (`"routers"` at its top), and change
+    /// with it.
     pub fn builder(source: Source, routers: impl IntoIterator<Item = Address>) -> DirectRouteBuilder {
         DirectRouteBuilder::new(source, routers.into_iter().collect())
     }
@@ -118,8 +119,8 @@ impl DirectRoute {
     }
 
     /// The routes behind another routing prefix of the configuration, for late lookups
-    /// ([`Client::with_hedging`](crate::Client::with_hedging)): those of another replica, which gets every delete that this
-    /// client's keys get. They only read, and fail while no permit is valid.
+    /// ([`Client::with_hedging`](crate::Client::with_hedging)): those of another replica, which gets every delete that
+    /// this client's keys get. They only read, and fail while no permit is valid.
     ///
     /// ```no_run
     /// # async fn example(source: lookaside_client::config::Source) -> Result<(), Box<dyn std::error::Error>> {

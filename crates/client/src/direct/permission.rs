@@ -231,8 +231,8 @@ mod tests {
         }
     }
 
-    /// Once the limits were those of the newest tree as soon as it was built: while permits still named the one before it,
-    /// its pools had the limits of other servers, or none.
+    /// Once the limits were those of the newest tree as soon as it was built: while permits still named the one before
+    /// it, its pools had the limits of other servers, or none.
     #[tokio::test(start_paused = true)]
     async fn limits_on_tko_servers_are_those_of_the_tree_that_is_read() {
         let limited = r#"{ "pools": { "main": { "servers": ["a:1", "b:1"],

@@ -1,5 +1,6 @@
 //! A read permit: what a router tells a client that reads servers directly
-//! ([ADR 017](../../../../docs/adr/017-direct-clients.md)). The router composes its text, the client parses it. Sans-I/O.
+//! ([ADR 017](../../../../docs/adr/017-direct-clients.md)). The router composes its text, the client parses it.
+//! Sans-I/O.
 //!
 //! ```text
 //! get __mcrouter__.read_permit\r\n
@@ -61,8 +62,8 @@ pub struct Permit {
     /// Places of pools that a spare serves.
     pub spares: BTreeSet<ServingSpare>,
     /// Whether the router takes leases for clients that know none
-    /// ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). Then the client takes leases for its own plain
-    /// gets, and sends plain stores and deletes through a router.
+    /// ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). Then the client takes leases for its own
+    /// plain gets, and sends plain stores and deletes through a router.
     pub takes_leases: bool,
 }
 
@@ -97,7 +98,8 @@ const PERMIT: &str = "permit";
 const RESTRICTED_PERMIT: &str = "restricted-permit";
 
 impl PermitReply {
-    /// The reply in the value of [`PERMIT_KEY`]; `None` if it is malformed, or restricts what this client does not know.
+    /// The reply in the value of [`PERMIT_KEY`]; `None` if it is malformed, or restricts what this client does not
+    /// know.
     pub fn parse(value: &[u8]) -> Option<PermitReply> {
         let text = str::from_utf8(value).ok()?;
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));

@@ -1,6 +1,7 @@
 //! Leases for the plain requests of a direct client, where its routers take leases for plain clients
-//! ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). The client takes them itself, by the same route as the
-//! routers, and remembers its misses: they are those of one client, whichever router or connection its requests use.
+//! ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). The client takes them itself, by the same route
+//! as the routers, and remembers its misses: they are those of one client, whichever router or connection its requests
+//! use.
 //!
 //! ```text
 //!   get k             lease-get k   --> the server        token T, remembered here
@@ -22,12 +23,13 @@
 //! through a router itself ([`super::filling_router`]): a `LeaseRoute` below such a route is not reached. Then all keys
 //! are leased here, by the application's names.
 //!
-//! A get whose caller has got the value elsewhere, as a hedged one from a replica, goes on in the background. No set will
-//! answer its miss, so that is withdrawn, and its token returned. Otherwise a set that follows the replica's hit, and so has
-//! no miss, would be stored under it: also if its value is from before a delete that came ahead of the late get.
+//! A get whose caller has got the value elsewhere, as a hedged one from a replica, goes on in the background. No set
+//! will answer its miss, so that is withdrawn, and its token returned. Otherwise a set that follows the replica's hit,
+//! and so has no miss, would be stored under it: also if its value is from before a delete that came ahead of the late
+//! get.
 //!
-//! When leases begin again, or other keys are leased, misses from before are not known, so nothing is stored under a lease
-//! for as long as a miss is remembered.
+//! When leases begin again, or other keys are leased, misses from before are not known, so nothing is stored under a
+//! lease for as long as a miss is remembered.
 
 use super::permission::DirectState;
 use super::transport::Transport;

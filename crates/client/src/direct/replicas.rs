@@ -1,6 +1,6 @@
-//! Reads of another replica, for lookups that are late ([`Client::with_hedging`](crate::Client::with_hedging)). They are
-//! sent to servers directly or not at all, and take no leases: a miss at a replica decides nothing. Where a part of the
-//! configuration is read through routers, no replica is read.
+//! Reads of another replica, for lookups that are late ([`Client::with_hedging`](crate::Client::with_hedging)). They
+//! are sent to servers directly or not at all, and take no leases: a miss at a replica decides nothing. Where a part of
+//! the configuration is read through routers, no replica is read.
 
 use super::permission::{DirectState, Permission};
 use super::tree::is_read;

@@ -1,6 +1,6 @@
 //! Sends the requests of a direct client as they are: reads to servers while a router permits it, all else through a
-//! router. With updates sent directly, those too, unless routers take leases for plain clients: then their rules for plain
-//! stores and deletes hold for all clients, and only a `lease-set`, which has its own lease, goes past them.
+//! router. With updates sent directly, those too, unless routers take leases for plain clients: then their rules for
+//! plain stores and deletes hold for all clients, and only a `lease-set`, which has its own lease, goes past them.
 
 use super::permission::{DirectState, Permission};
 use super::tree::{has_own_lease, is_read};

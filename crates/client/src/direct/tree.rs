@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Handle, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
+    Failure, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,8 +52,8 @@ pub(super) fn is_read(request: &Request<Bytes>) -> bool {
     }
 }
 
-/// Whether it takes a lease, or stores under one that the client holds: what routers do for plain clients does not matter
-/// to it.
+/// Whether it takes a lease, or stores under one that the client holds: what routers do for plain clients does not
+/// matter to it.
 pub(super) fn has_own_lease(request: &Request<Bytes>) -> bool {
     matches!(request.operation, Operation::LeaseGet | Operation::LeaseSet { .. })
 }
@@ -178,9 +178,8 @@ impl Destinations for DirectLeaves<'_> {
         self.is_for_routers_only |= !is_passed_to;
     }
 
-    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        self.are_keys_changed |= handle.changes_keys();
-        route
+    fn change_keys(&mut self) {
+        self.are_keys_changed = true;
     }
 
     fn environment(&mut self) -> Environment {

@@ -1,9 +1,9 @@
 //! Resolves the host names of servers. Serves every path, but only when a connection is made.
 //!
-//! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for
-//! the whole process, and used when the resolver fails or is slower than a server may be: a DNS outage does not
-//! become a cache outage. Its start and its end are logged once. A lookup cannot be cancelled: there is one for each name,
-//! which all callers share, and at most [`LOOKUPS_MAX`] run, so that a resolver that hangs leaves threads to others.
+//! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for the
+//! whole process, and used when the resolver fails or is slower than a server may be: a DNS outage does not become a
+//! cache outage. Its start and its end are logged once. A lookup cannot be cancelled: there is one for each name, which
+//! all callers share, and at most [`LOOKUPS_MAX`] run, so that a resolver that hangs leaves threads to others.
 //!
 //! ```text
 //!   name --> resolver --> all addresses, in its order --> connect to the first; 100 ms later also to the second; ...

@@ -1,5 +1,5 @@
-//! Connections of a client, by TLS to the addresses whose policy says so. Serves a [`DirectRoute`](crate::DirectRoute) and
-//! [`Routers`](crate::Routers).
+//! Connections of a client, by TLS to the addresses whose policy says so. Serves a [`DirectRoute`](crate::DirectRoute)
+//! and [`Routers`](crate::Routers).
 //!
 //! | connection to | by TLS |
 //! |---|---|

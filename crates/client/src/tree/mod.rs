@@ -1,5 +1,5 @@
-//! What a tree of routes stands on: the connections at its leaves, and the environment of its routes. Routers and direct
-//! clients build their trees on it.
+//! What a tree of routes stands on: the connections at its leaves, and the environment of its routes. Routers and
+//! direct clients build their trees on it.
 
 mod destination_set;
 mod environment;

@@ -1,8 +1,8 @@
-//! The UDP sockets of a client: one for each thread, and a task for each that receives. A reply has the id of its request
-//! among all that its socket has outstanding.
+//! The UDP sockets of a client: one for each thread, and a task for each that receives. A reply has the id of its
+//! request among all that its socket has outstanding.
 //!
-//! An id is used again only after all 65,536 have been. A reply that is so late that its id is in use again is taken for
-//! the newer request's if it comes from the same server; its keys would have to be the same, too.
+//! An id is used again only after all 65,536 have been. A reply that is so late that its id is in use again is taken
+//! for the newer request's if it comes from the same server; its keys would have to be the same, too.
 
 use super::{UdpCounters, UdpStatistics};
 use crate::spawn_in;

@@ -1,4 +1,5 @@
-//! Finds the size of a window by the delay of replies, before anything is lost: with TCP a lost reply is late, not lost.
+//! Finds the size of a window by the delay of replies, before anything is lost: with TCP a lost reply is late, not
+//! lost.
 //!
 //! A reply takes a base time plus its part of a queue, which grows with the requests that are outstanding:
 //!
@@ -15,10 +16,10 @@
 //!
 //! * The base is the value at 0 of the line through the last round trips (least squares): requests of one page are sent
 //!   while few and while many others are outstanding. It is not their minimum: timers, schedulers and batches make most
-//!   round trips longer than the shortest one, without any queue. The lowest base of the last [`BASE_HORIZON_MS`] counts,
-//!   since other clients' queues raise it.
-//! * After each window of replies, the window moves towards `window * TOLERANCE * base / round trip + sqrt(window)`, as in
-//!   Netflix's gradient limits. The square root makes clients that share a link equal: the smaller one grows faster.
+//!   round trips longer than the shortest one, without any queue. The lowest base of the last [`BASE_HORIZON_MS`]
+//!   counts, since other clients' queues raise it.
+//! * After each window of replies, the window moves towards `window * TOLERANCE * base / round trip + sqrt(window)`, as
+//!   in Netflix's gradient limits. The square root makes clients that share a link equal: the smaller one grows faster.
 //! * Once in each half of that time the window is a quarter of its size for a moment ([`DelayControl::is_probing`]), so
 //!   that there is a line although all other requests may see a full window.
 //! * A queue of a millisecond is accepted in any case.
@@ -31,8 +32,8 @@ use std::time::Duration;
 
 /// The round trip that is aimed at, as a multiple of the base: the queue is then as long as what is under way.
 const TOLERANCE: f64 = 2.0;
-/// A queue of this long is accepted in any case. Where the base is shorter, as in one rack or on one machine, replies wait
-/// for processors as long: a smaller window would not shorten that, but cut batches into pieces, which cost more.
+/// A queue of this long is accepted in any case. Where the base is shorter, as in one rack or on one machine, replies
+/// wait for processors as long: a smaller window would not shorten that, but cut batches into pieces, which cost more.
 const QUEUE_MIN_S: f64 = 0.001;
 /// How far the window moves towards its aim in each round.
 const STEP: f64 = 0.3;
@@ -247,8 +248,8 @@ mod tests {
         size as usize
     }
 
-    /// Once the window shrank to its minimum where nothing but the client's own processor limits the rate: pages took seven
-    /// times as long, since each request was sent by itself.
+    /// Once the window shrank to its minimum where nothing but the client's own processor limits the rate: pages took
+    /// seven times as long, since each request was sent by itself.
     #[test]
     fn short_delays_do_not_shrink_the_window() {
         assert!(size_after(60.0, 3.0, 384) >= 300, "{}", size_after(60.0, 3.0, 384));

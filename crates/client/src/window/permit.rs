@@ -1,5 +1,5 @@
-//! What a batch holds from the moment that it is sent until its outcomes are known: its requests count as outstanding, and
-//! its outcomes grow or halve the window.
+//! What a batch holds from the moment that it is sent until its outcomes are known: its requests count as outstanding,
+//! and its outcomes grow or halve the window.
 
 use super::delay::RoundTrip;
 use super::{Window, WindowState};

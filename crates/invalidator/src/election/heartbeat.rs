@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! * The record states for how long beats may be missing: twice the longest time between two beats of the last minutes,
-//!   [`HUNG_AFTER_MIN`] at least. So an invalidator on a loaded machine is not taken for hung again and again: each time
-//!   that it was wrongly, the next one takes at least twice as long.
+//!   [`HUNG_AFTER_MIN`] at least. So an invalidator on a loaded machine is not taken for hung again and again: each
+//!   time that it was wrongly, the next one takes at least twice as long.
 //! * Missing beats count only if beats were seen before, of the same session, over the same connection of the standby.
 //! * A standby that was hung or slow itself takes no other for hung: it has to look several times in between.
 
@@ -32,8 +32,8 @@ const LOOKS_MIN: u32 = 3;
 /// A pause between beats counts for this long, and up to twice as long.
 const PAUSES_COUNT_FOR: Duration = Duration::from_secs(300);
 
-/// The beats of this process: those that it sends while it is active, and the looks at those of another one while it is a
-/// standby, which are delayed by the same things.
+/// The beats of this process: those that it sends while it is active, and the looks at those of another one while it is
+/// a standby, which are delayed by the same things.
 #[derive(Default)]
 pub(super) struct OwnHeartbeat(Mutex<Beats>);
 

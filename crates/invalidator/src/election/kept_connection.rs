@@ -61,8 +61,8 @@ impl<C> Default for KeptConnection<C> {
 }
 
 impl<C> KeptConnection<C> {
-    /// Runs `query` on the connection, or on one that `open` makes, for a limited time. It gives the connection back; after
-    /// a failure the connection is dropped, as it may hold unread replies.
+    /// Runs `query` on the connection, or on one that `open` makes, for a limited time. It gives the connection back;
+    /// after a failure the connection is dropped, as it may hold unread replies.
     pub async fn access<T, Q>(
         &self,
         open: impl Future<Output = Result<C, RecordError>>,

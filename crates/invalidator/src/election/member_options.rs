@@ -1,4 +1,5 @@
-//! The options that all invalidators which stand by for each other should have, as the active one states them in the record.
+//! The options that all invalidators which stand by for each other should have, as the active one states them in the
+//! record.
 //!
 //! One that has others may still stand by, and become active: how else would an operator change them, one process after
 //! the other? But if that was not intended, clusters or keys go without deletes from the next takeover on. So a standby
@@ -10,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// A difference is logged once it has lasted for this long: a rule file that is changed on two hosts differs for a moment.
+/// A difference is logged once it has lasted for this long: a rule file that is changed on two hosts differs for a
+/// moment.
 const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// What is compared.

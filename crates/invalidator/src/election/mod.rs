@@ -8,9 +8,9 @@
 //! ```
 //!
 //! There is one record, a row of a table. It has the holder, a counter and the positions of all clusters (and, with
-//! PostgreSQL, digests of what was seen of tables with a rule), and is replaced as a whole, by a statement that demands the
-//! former holder and counter. So saving positions and being active are one operation: an invalidator that is no longer
-//! active cannot save.
+//! PostgreSQL, digests of what was seen of tables with a rule), and is replaced as a whole, by a statement that demands
+//! the former holder and counter. So saving positions and being active are one operation: an invalidator that is no
+//! longer active cannot save.
 //!
 //! Invariants:
 //! * A record replaces the one that was read, and no other. The holder is a new name each time that an invalidator
@@ -18,13 +18,13 @@
 //! * A saved position is one that all deletes up to it were acknowledged at, by this active invalidator or by the one
 //!   whose record it replaced.
 //! * No lock decides: an invalidator that hangs, or is cut off, stops renewing, and that is all it takes. A lock of the
-//!   session that renews shows only sooner that it has ended (`session_lock`), and others that it takes in turn, that its
-//!   process lives (`heartbeat`).
+//!   session that renews shows only sooner that it has ended (`session_lock`), and others that it takes in turn, that
+//!   its process lives (`heartbeat`).
 //! * Two may deliver for a moment: one that hung and resumes has not read the record yet. Deletes are idempotent; it
 //!   saves nothing, and steps down at its next renewal.
 //! * An active invalidator that cannot reach the record delivers, and saves nothing.
-//! * A record that goes back shows that the database has lost commits. If its holder does not renew it, those that it had
-//!   read may be among them: the standby that replaces it marks the position of each cluster as lost.
+//! * A record that goes back shows that the database has lost commits. If its holder does not renew it, those that it
+//!   had read may be among them: the standby that replaces it marks the position of each cluster as lost.
 //! * One write a second at most, however busy the database is: the write is itself a commit, which moves the positions.
 //!
 //! | file | |

@@ -12,8 +12,8 @@ use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use std::sync::Arc;
 
-/// A commit must survive a crash of the server, which keeps no log before the saved positions; a standby server need not
-/// have it. And the session must not wait long for a lock that another one holds on the row.
+/// A commit must survive a crash of the server, which keeps no log before the saved positions; a standby server need
+/// not have it. And the session must not wait long for a lock that another one holds on the row.
 const SESSION: &str = "SET synchronous_commit = local; SET lock_timeout = '1s'";
 
 /// The SQL that creates the table, and that gives `account` the rights on it.
@@ -144,8 +144,8 @@ impl RecordStore for PostgresRecord {
     fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
         Box::pin(async move {
             let look_up = async |mut session: KeptSession<PostgresConnection>| {
-                // Freed at the end of the statement. Several standbys may have it at once. A look at pg_locks would hold
-                // up all locks of the server for a moment.
+                // Freed at the end of the statement. Several standbys may have it at once. A look at pg_locks would
+                // hold up all locks of the server for a moment.
                 let is_held = |lock| format!("NOT pg_try_advisory_xact_lock_shared({})", key(lock));
                 let beats: Vec<String> = lock.of_beats().map(is_held).collect();
                 let looked = look(&mut session.connection, &is_held(lock), &beats).await?.ok();

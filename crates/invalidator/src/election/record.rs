@@ -53,8 +53,8 @@ pub struct ElectionRecord {
 pub struct SharedState {
     /// By cluster: all deletes up to here have been acknowledged.
     pub positions: BTreeMap<String, SavedPosition>,
-    /// Clusters with a position that says too little: an active invalidator had read more, and the database has lost what
-    /// it saved then. Each is one until it has a new position.
+    /// Clusters with a position that says too little: an active invalidator had read more, and the database has lost
+    /// what it saved then. Each is one until it has a new position.
     pub lost: BTreeSet<String>,
     /// PostgreSQL: how many losses of the slot's position were met.
     pub losses: u64,
@@ -86,15 +86,15 @@ pub trait RecordStore: Send + Sync {
         record: &'a ElectionRecord,
     ) -> BoxFuture<'a, Result<bool, RecordError>>;
 
-    /// Takes a lock with the session that the next [`RecordStore::replace`] uses, the lock `number` if it has none yet, and
-    /// checks that it holds it. A store without locks refuses; so does one that cannot know which session it uses.
+    /// Takes a lock with the session that the next [`RecordStore::replace`] uses, the lock `number` if it has none yet,
+    /// and checks that it holds it. A store without locks refuses; so does one that cannot know which session it uses.
     fn hold_lock(&self, number: u64) -> BoxFuture<'_, Result<LockAttempt, RecordError>> {
         let _ = number;
         Box::pin(ready(Ok(LockAttempt::Refused("the shared state has no locks".into()))))
     }
 
-    /// Shows that this process lives: the session that holds a lock takes the next of the locks beside it. Returns whether
-    /// it did; it does not if it has no lock. By default it never does.
+    /// Shows that this process lives: the session that holds a lock takes the next of the locks beside it. Returns
+    /// whether it did; it does not if it has no lock. By default it never does.
     fn beat(&self) -> BoxFuture<'_, Result<bool, RecordError>> {
         Box::pin(ready(Ok(false)))
     }

@@ -1,9 +1,9 @@
 //! What a standby has seen of the record, and whether that went back.
 //!
-//! With asynchronous replication a promoted replica may lack the last renewals, and so the commits after them. The active
-//! invalidator had read those commits and deleted their keys, and readers have filled them again, with values that the
-//! database no longer has. If it lives, it finds out: its position is not in the log. If it died together with the database,
-//! nothing but a standby shows that there was more: it has seen a record with a larger counter.
+//! With asynchronous replication a promoted replica may lack the last renewals, and so the commits after them. The
+//! active invalidator had read those commits and deleted their keys, and readers have filled them again, with values
+//! that the database no longer has. If it lives, it finds out: its position is not in the log. If it died together with
+//! the database, nothing but a standby shows that there was more: it has seen a record with a larger counter.
 
 use super::record::{ElectionRecord, RecordVersion, SharedState};
 
@@ -12,8 +12,8 @@ use super::record::{ElectionRecord, RecordVersion, SharedState};
 pub(super) struct SeenRecord {
     /// `None` if there was none.
     newest: Option<ElectionRecord>,
-    /// The older record that took its place, whose holder has not renewed since; without a holder if there was none. `None`
-    /// if the record has not gone back.
+    /// The older record that took its place, whose holder has not renewed since; without a holder if there was none.
+    /// `None` if the record has not gone back.
     went_back_to: Option<RecordVersion>,
 }
 

@@ -1,27 +1,27 @@
-//! The lock of the active invalidator's session. A standby that has seen it held and finds it free knows that the session
-//! has ended, as it does when the process is killed, and need not wait until the record expires.
+//! The lock of the active invalidator's session. A standby that has seen it held and finds it free knows that the
+//! session has ended, as it does when the process is killed, and need not wait until the record expires.
 //!
 //! ```text
 //! active:   takes lock 5     record {me, 17, lock 5}   renewed over the session that holds the lock
 //! standby:  reads it;  5 is held   ...   5 is free, over the same connection  ->  {me, 18} if it is still {other, 17}
 //! ```
 //!
-//! The lock says when to try; whether a record is replaced is decided by its version, as ever. So a lock that is lost while
-//! its holder lives costs a needless takeover, and no delete.
+//! The lock says when to try; whether a record is replaced is decided by its version, as ever. So a lock that is lost
+//! while its holder lives costs a needless takeover, and no delete.
 //!
 //! Invariants:
-//! * A record names a lock only if the session that stores it held that lock just before. Each session has another lock, so
-//!   one that ends late, after its process has reconnected, is not the one that the record names.
-//! * A lock counts as freed only over the connection over which it was seen held: a server that was restarted has no locks,
-//!   and another one never had them.
+//! * A record names a lock only if the session that stores it held that lock just before. Each session has another
+//!   lock, so one that ends late, after its process has reconnected, is not the one that the record names.
+//! * A lock counts as freed only over the connection over which it was seen held: a server that was restarted has no
+//!   locks, and another one never had them.
 //! * Both look only over sessions that are their own: behind a proxy that shares its sessions, locks are not used.
 //! * Beside its lock a session takes one of [`BEAT_LOCKS`] others after the other, to show that its process lives
 //!   ([`super::heartbeat`]).
-//! * An invalidator that finds its lock gone, or that was replaced although it had just renewed, takes no lock any more. So
-//!   each process is replaced needlessly once at most.
+//! * An invalidator that finds its lock gone, or that was replaced although it had just renewed, takes no lock any
+//!   more. So each process is replaced needlessly once at most.
 
-/// How many locks a session takes in turn beside its own. A standby that looks rarely could miss one whole round; with as
-/// many as these, and a renewal every second, it cannot miss several in a row.
+/// How many locks a session takes in turn beside its own. A standby that looks rarely could miss one whole round; with
+/// as many as these, and a renewal every second, it cannot miss several in a row.
 pub(super) const BEAT_LOCKS: u64 = 8;
 
 /// A lock, by its number. No other session has one of the same number.
@@ -76,8 +76,8 @@ pub(super) struct Looked {
     pub is_true: bool,
     /// As in [`LockSighting`]; 0 if that was not asked.
     pub beat: u8,
-    /// Whether the session that answered is the one that the handshake named. A proxy that shares its sessions names one of
-    /// its own there.
+    /// Whether the session that answered is the one that the handshake named. A proxy that shares its sessions names
+    /// one of its own there.
     pub is_own_session: bool,
 }
 
@@ -114,8 +114,8 @@ pub(super) struct WatchedLock {
 }
 
 impl WatchedLock {
-    /// Takes a sighting of the lock that the record names, `None` if it could not be looked up. Returns whether the session
-    /// that held it has ended.
+    /// Takes a sighting of the lock that the record names, `None` if it could not be looked up. Returns whether the
+    /// session that held it has ended.
     pub fn observe(&mut self, lock: SessionLock, sighting: Option<LockSighting>) -> bool {
         let seen = sighting.map(|sighting| (lock, sighting.connection));
         self.is_free = sighting.is_some_and(|sighting| !sighting.is_held);

@@ -21,8 +21,8 @@ const RECORD_WENT_BACK: &str = "the database has lost what the active invalidato
 pub struct SharedPositions {
     term: Arc<Term>,
     cluster: String,
-    /// Where an invalidator without a standby has the position. It counts until one is shared; then it is a copy, for one
-    /// without a standby to resume from.
+    /// Where an invalidator without a standby has the position. It counts until one is shared; then it is a copy, for
+    /// one without a standby to resume from.
     file: PositionFile,
     failure_log: Arc<Mutex<LogThrottle<Instant>>>,
 }

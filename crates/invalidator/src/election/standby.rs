@@ -44,8 +44,8 @@ struct UnchangedRecord {
     since: Instant,
 }
 
-/// Whether another invalidator was active while this one stood by. One that has just been started finds the record of one
-/// that is long dead, too, and waits for it to expire.
+/// Whether another invalidator was active while this one stood by. One that has just been started finds the record of
+/// one that is long dead, too, and waits for it to expire.
 #[derive(Default)]
 struct WatchedRenewals {
     last: Option<RecordVersion>,

@@ -1,5 +1,5 @@
-//! The time that an invalidator is active: it renews the record, with what is to be saved, until another one has replaced
-//! it.
+//! The time that an invalidator is active: it renews the record, with what is to be saved, until another one has
+//! replaced it.
 
 use super::{
     heartbeat::{BEAT_EVERY, OwnHeartbeat},
@@ -118,8 +118,8 @@ impl Term {
         self.contents.lock().stored.clone()
     }
 
-    /// Whether the record was renewed so recently that no other invalidator can have replaced it since, unless the session of
-    /// this one has ended. Then both may be certain for a second, until this one finds itself replaced.
+    /// Whether the record was renewed so recently that no other invalidator can have replaced it since, unless the
+    /// session of this one has ended. Then both may be certain for a second, until this one finds itself replaced.
     pub fn is_certain(&self) -> bool {
         let (renewed_at, hung_after) = {
             let contents = self.contents.lock();
@@ -131,7 +131,8 @@ impl Term {
         is_recent && self.progress.borrow().is_some()
     }
 
-    /// Whether a beat was missing since the last renewal for at least the time after which a standby replaces the record.
+    /// Whether a beat was missing since the last renewal for at least the time after which a standby replaces the
+    /// record.
     fn was_silent(&self) -> bool {
         let hung_after = self.contents.lock().hung_after;
         hung_after.is_some_and(|limit| self.own_heartbeat.pause() >= limit)
@@ -178,7 +179,8 @@ impl Term {
         self.wake.notify_one();
     }
 
-    /// Gives the record up, so that a standby need not wait until it expires. [`Term::hold`] must not be polled any more.
+    /// Gives the record up, so that a standby need not wait until it expires. [`Term::hold`] must not be polled any
+    /// more.
     pub async fn resign(&self) {
         self.is_closing.store(true, Relaxed);
         // The second attempt is for a renewal whose result is unknown.
@@ -217,8 +219,8 @@ impl Term {
         self.wait_until_stored(number).await
     }
 
-    /// The same, but waits in any case for a renewal that begins after this: nothing else shows that no other invalidator
-    /// is active.
+    /// The same, but waits in any case for a renewal that begins after this: nothing else shows that no other
+    /// invalidator is active.
     pub(super) async fn save_and_renew(&self, change: impl FnOnce(&mut SharedState)) -> Result<(), RecordError> {
         let number = {
             let mut contents = self.contents.lock();
@@ -332,8 +334,8 @@ impl Term {
         }
     }
 
-    /// Gives the lock up if this invalidator was replaced sooner than a record expires, and it did not hang: a standby has
-    /// taken the session for ended. It was not, or another one would end likewise.
+    /// Gives the lock up if this invalidator was replaced sooner than a record expires, and it did not hang: a standby
+    /// has taken the session for ended. It was not, or another one would end likewise.
     fn give_up_misleading_lock(&self) {
         let was_silent = self.was_silent();
         let contents = self.contents.lock();

@@ -1,5 +1,5 @@
-//! Flushes that stand among the keys of a commit. They are delivered, retried and acknowledged as deletes of keys are. No
-//! server accepts what stands for them as a key.
+//! Flushes that stand among the keys of a commit. They are delivered, retried and acknowledged as deletes of keys are.
+//! No server accepts what stands for them as a key.
 //!
 //! | flush | stands for it | a router is sent |
 //! |---|---|---|

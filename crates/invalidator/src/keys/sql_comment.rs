@@ -18,10 +18,10 @@
 //! /* ... */     comment; they do not nest       /*! ... */ and /*M! ... */   code; may hold comments
 //! ```
 //!
-//! The meaning of a backslash depends on the [`SqlMode`], which each connection may set for itself. The log has it with a
-//! statement that stands for its rows, and not with one whose rows follow: such a one is read in every mode if it has a
-//! backslash, and the union of the keys is deleted. A superfluous delete is harmless, a missing one is not. The price:
-//! text inside a literal with a backslash may name a key.
+//! The meaning of a backslash depends on the [`SqlMode`], which each connection may set for itself. The log has it with
+//! a statement that stands for its rows, and not with one whose rows follow: such a one is read in every mode if it has
+//! a backslash, and the union of the keys is deleted. A superfluous delete is harmless, a missing one is not. The
+//! price: text inside a literal with a backslash may name a key.
 //!
 //! Not supported: dollar quoting (PostgreSQL), character sets in which a backslash or quote can be the second byte of a
 //! letter (GBK, Big5, SJIS), and version conditions: the content of `/*!99999 ... */` counts as code even if the server

@@ -10,8 +10,8 @@ use std::{
 /// cluster that is down must not use up memory.
 pub(super) const TRACKED_COMMITS_MAX: usize = 1 << 16;
 
-/// A digest of a position, which may be long. If two of the tracked commits have the same one, with one chance in billions,
-/// the latency of one is that of the other.
+/// A digest of a position, which may be long. If two of the tracked commits have the same one, with one chance in
+/// billions, the latency of one is that of the other.
 type PositionDigest = u64;
 
 fn digest(position: &str) -> PositionDigest {

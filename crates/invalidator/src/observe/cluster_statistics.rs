@@ -103,8 +103,8 @@ pub struct ClusterStatistics {
     pub transactions_unfinished: SharedCounter,
     /// Statements and rows outside of any transaction; their keys are deleted.
     pub changes_without_gtid: SharedCounter,
-    /// Deletes for which every router of the cluster reports that it has no route. Nothing can be cached there, so they are
-    /// not retried.
+    /// Deletes for which every router of the cluster reports that it has no route. Nothing can be cached there, so they
+    /// are not retried.
     pub unroutable: SharedCounter,
     /// Commits that were tracked until every delete was acknowledged.
     pub commits: SharedCounter,

@@ -60,8 +60,8 @@ impl ElectionStatistics {
         self.is_active.store(is_active, Relaxed);
     }
 
-    /// Whether the session of this active one holds a lock, or this standby sees that of the active one: it takes over at once
-    /// when that session ends.
+    /// Whether the session of this active one holds a lock, or this standby sees that of the active one: it takes over
+    /// at once when that session ends.
     pub fn has_session_lock(&self) -> bool {
         self.has_session_lock.load(Relaxed)
     }

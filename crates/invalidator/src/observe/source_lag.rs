@@ -1,8 +1,8 @@
 //! How far each cluster's saved position is behind the log.
 //!
-//! The end of the log is looked up every [`LOOKUP_INTERVAL`], once for all clusters. A cluster is behind since the first
-//! look-up that its position has not reached yet, so no clock of the database is involved, and the age is too small by
-//! an interval at most.
+//! The end of the log is looked up every [`LOOKUP_INTERVAL`], once for all clusters. A cluster is behind since the
+//! first look-up that its position has not reached yet, so no clock of the database is involved, and the age is too
+//! small by an interval at most.
 //!
 //! Each look-up connects and checks the database as a start does. What it fails for, an unsafe setting or a
 //! changed password, does not disturb a source that is open (`source_lookups`).
@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep};
 
 /// How often the end of the log is looked up: some queries, over a connection of their own.
 pub const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
-/// The most look-ups that are kept for a cluster that is behind: those of more than an hour. After that its age is still
-/// right until it has caught up with them.
+/// The most look-ups that are kept for a cluster that is behind: those of more than an hour. After that its age is
+/// still right until it has caught up with them.
 const LOOKUPS_MAX: usize = 1_000;
 
 /// How far a saved position is behind.
@@ -34,8 +34,8 @@ pub struct SourceLag {
     pub bytes: Option<u64>,
 }
 
-/// Looks up the end of the log repeatedly, and records the lag of every cluster. `logs` has the log that each cluster reads,
-/// in the order of `statistics`: all are of one database. Never returns.
+/// Looks up the end of the log repeatedly, and records the lag of every cluster. `logs` has the log that each cluster
+/// reads, in the order of `statistics`: all are of one database. Never returns.
 pub async fn watch(logs: Vec<Arc<dyn CommitLog>>, statistics: Arc<Statistics>) {
     let mut earlier: Vec<EarlierLookups> = logs.iter().map(|_| EarlierLookups::default()).collect();
     loop {
@@ -96,8 +96,8 @@ impl EarlierLookups {
         }
     }
 
-    /// The ids given out after `saved`. Positions do not show ids, so the id there is estimated by the bytes between the
-    /// look-ups before and after it; `None` until it has reached a look-up.
+    /// The ids given out after `saved`. Positions do not show ids, so the id there is estimated by the bytes between
+    /// the look-ups before and after it; `None` until it has reached a look-up.
     fn transaction_ids_behind(&self, log: &dyn CommitLog, saved: &Position, lookup: &LogLookup) -> Option<u64> {
         let next = lookup.next_transaction_id?;
         let Some(after) = self.unreached.front() else { return Some(0) };

@@ -1,5 +1,5 @@
-//! What the look-ups of the end of the log show of the database: whether its settings are unsafe, whether a start would be
-//! refused, and how many look-ups have failed.
+//! What the look-ups of the end of the log show of the database: whether its settings are unsafe, whether a start would
+//! be refused, and how many look-ups have failed.
 
 use crate::source::{LogLookup, SourceError};
 use lookaside_sync::{Mutex, SharedCounter};
@@ -67,8 +67,8 @@ struct Found {
 }
 
 impl SourceLookups {
-    /// Records the result of a look-up, and logs it if it differs from what was known. `has_read` says whether this process
-    /// has read the log: before that no delete of it can be lost from now on.
+    /// Records the result of a look-up, and logs it if it differs from what was known. `has_read` says whether this
+    /// process has read the log: before that no delete of it can be lost from now on.
     pub(super) fn record(&self, looked_up: &Result<LogLookup, SourceError>, has_read: bool) {
         if let Some(failure) = LookupFailure::of(looked_up) {
             self.failures[failure as usize].add(1);

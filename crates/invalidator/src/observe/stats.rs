@@ -1,5 +1,5 @@
-//! The statistics of the daemon: those of each cluster, and the latency from a commit to its last acknowledged delete in
-//! all clusters. `stats` shows them ([`Statistics::report`]), and Prometheus ([`super::prometheus`]).
+//! The statistics of the daemon: those of each cluster, and the latency from a commit to its last acknowledged delete
+//! in all clusters. `stats` shows them ([`Statistics::report`]), and Prometheus ([`super::prometheus`]).
 //!
 //! Latency is wall-clock time from the commit, as the source reports it, to the acknowledgement of its last delete. If
 //! our clock is behind the database's, the latency is 0.

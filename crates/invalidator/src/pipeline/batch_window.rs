@@ -1,6 +1,6 @@
-//! How many batches of a pipeline may be in flight. A router answers a connection in order, so a server that hangs holds
-//! up the answers to all batches behind its own, although other servers have applied them. Batches go on being sent
-//! meanwhile, at a bounded pace.
+//! How many batches of a pipeline may be in flight. A router answers a connection in order, so a server that hangs
+//! holds up the answers to all batches behind its own, although other servers have applied them. Batches go on being
+//! sent meanwhile, at a bounded pace.
 //!
 //! ```text
 //! |<-- slow: sent more than BATCH_SLOW_AFTER ago -->|<-- prompt: at most `prompt_max` -->|
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Invariants:
-//! * At most `prompt_max` batches are in flight that were sent within [`BATCH_SLOW_AFTER`]. So without slow batches keys
-//!   that arrive meanwhile share the next batch, and with them the next batch leaves within that time.
-//! * Of several prompt batches one is left to fresh keys: retries are likely to be slow. For the same reason slow retries
-//!   do not keep other retries from being sent.
+//! * At most `prompt_max` batches are in flight that were sent within [`BATCH_SLOW_AFTER`]. So without slow batches
+//!   keys that arrive meanwhile share the next batch, and with them the next batch leaves within that time.
+//! * Of several prompt batches one is left to fresh keys: retries are likely to be slow. For the same reason slow
+//!   retries do not keep other retries from being sent.
 //! * While no router of the cluster answers, one batch of the retry queue is in flight: more would fail as it does, and
 //!   each key in flight costs as much memory as in the queue.
 //! * At most [`BATCHES_MAX`] are in flight, and [`RETRY_BATCHES_MAX`] of the retry queue. Their keys are pending keys,

@@ -45,7 +45,8 @@ impl Linger {
         holds
     }
 
-    /// Records that a batch was sent. The linger of the remaining keys begins now. Returns whether the batch has waited.
+    /// Records that a batch was sent. The linger of the remaining keys begins now. Returns whether the batch has
+    /// waited.
     pub fn restart(&mut self, has_unsent: bool, now: Instant) -> bool {
         self.since = has_unsent.then_some(now);
         std::mem::take(&mut self.has_waited)

@@ -9,15 +9,15 @@
 //! Invariants:
 //! * Nothing is sent before the gate has let it pass ([`Source::wait_until_visible`]). Each read costs one call of the
 //!   gate.
-//! * A start from the present passes the gate, too, before its position is sent: a client that reads the database after that
-//!   sees all commits before the position.
+//! * A start from the present passes the gate, too, before its position is sent: a client that reads the database after
+//!   that sees all commits before the position.
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
-//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried, whatever another
-//!   reading from the lost position would find.
-//! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source was
-//!   opened there, and routers are notified that a cluster is up to date after that.
+//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried, whatever
+//!   another reading from the lost position would find.
+//! * A position counts as read from only when the source has it: [`ReaderMessage::StartAt`] is sent after the source
+//!   was opened there, and routers are notified that a cluster is up to date after that.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{
@@ -46,8 +46,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The longest delay after a loss before the log is read again. Each loss empties the cluster, whose database bears that;
-/// meanwhile nothing is deleted.
+/// The longest delay after a loss before the log is read again. Each loss empties the cluster, whose database bears
+/// that; meanwhile nothing is deleted.
 const LOSS_DELAY_MAX: Duration = Duration::from_secs(5);
 /// The delay begins at its shortest again if no position was lost for this long.
 const LOSSES_APART: Duration = Duration::from_secs(60);
@@ -217,8 +217,9 @@ impl LogReader {
         error.retry_delay_max()
     }
 
-    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` is the loss
-    /// of deletes after that from which the cluster has not recovered; `None` if there is none, as far as is known.
+    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` is
+    /// the loss of deletes after that from which the cluster has not recovered; `None` if there is none, as far as is
+    /// known.
     async fn read_source(
         &self,
         log_identity: &mut Option<String>,

@@ -8,8 +8,8 @@
 //! the database.
 //!
 //! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
-//!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight. A commit that names such
-//!   a key does not wait for its retry.
+//!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight. A commit that names
+//!   such a key does not wait for its retry.
 //! * [`PendingDeletes`](pending::PendingDeletes) is bounded. When it is full the reader waits, and the database's log
 //!   keeps the rest.
 //! * While no router of the cluster answers, no more than [`Limits::keys_max`] keys are held in all.
@@ -21,8 +21,8 @@
 //!   share the next batch. Batches that a hung server holds up do not count (`batch_window`). A batch that is not full
 //!   waits up to [`Options::linger_max`] while another one is unanswered (`linger`).
 //!
-//! **How late a delete may be.** From the moment at which readers see a commit, until its delete is sent to a server that
-//! is healthy, while one other process of the cluster hangs or is dead:
+//! **How late a delete may be.** From the moment at which readers see a commit, until its delete is sent to a server
+//! that is healthy, while one other process of the cluster hangs or is dead:
 //!
 //! | the delete waits | at most | while what fails |
 //! |---|---|---|
@@ -33,10 +33,10 @@
 //! | for the retry of its key | nothing: it is sent by itself | a server, spare or gutter fails |
 //! | in the router, for other deletes | nothing: they are routed side by side | a server or gutter hangs |
 //!
-//! So it waits some 11 ms for a server, and some 211 ms for a router. The second line needs a router that answers before
-//! `batch_window::BATCHES_MAX` batches wait: those of 2.5 s with the defaults, which the router's server timeout, a
-//! second, is far below. The sum does not contain [`Limits::retry_delay_max`]; only keys whose own server fails wait for
-//! a retry, and keys of a cluster all of whose routers fail.
+//! So it waits some 11 ms for a server, and some 211 ms for a router. The second line needs a router that answers
+//! before `batch_window::BATCHES_MAX` batches wait: those of 2.5 s with the defaults, which the router's server
+//! timeout, a second, is far below. The sum does not contain [`Limits::retry_delay_max`]; only keys whose own server
+//! fails wait for a retry, and keys of a cluster all of whose routers fail.
 
 mod batch_window;
 pub mod delivery;

@@ -5,8 +5,8 @@
 //!                                     {...,"position":"0-1-5","unresolved_xa":{"named":["x'6f6c64',x'',1"]}}
 //! ```
 //!
-//! A file without `unresolved_xa` is one of another database or of an earlier version. An earlier version ignores it, and
-//! saves positions without it.
+//! A file without `unresolved_xa` is one of another database or of an earlier version. An earlier version ignores it,
+//! and saves positions without it.
 //!
 //! After a crash the file holds the old position or the new one ([`crate::state_file`]).
 //!
@@ -35,8 +35,8 @@ pub struct SavedPosition {
     pub log_identity: String,
     /// All deletes up to here have been acknowledged.
     pub position: Position,
-    /// Transactions that were prepared before reading first began, and not resolved at the position; `None` if that is not
-    /// known, or if the log has no such transactions.
+    /// Transactions that were prepared before reading first began, and not resolved at the position; `None` if that is
+    /// not known, or if the log has no such transactions.
     pub unresolved: Option<UnresolvedPrepared>,
 }
 
@@ -45,8 +45,8 @@ pub trait PositionStore: Send + Sync {
     /// The position that an earlier run saved; `None` on the first start.
     fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>>;
 
-    /// Why deletes after the position that an earlier run saved are lost, though the log may have all that follows it; `None`
-    /// if they are not. So it stays until a position is saved. `None` by default.
+    /// Why deletes after the position that an earlier run saved are lost, though the log may have all that follows it;
+    /// `None` if they are not. So it stays until a position is saved. `None` by default.
     fn loss(&self) -> Option<String> {
         None
     }

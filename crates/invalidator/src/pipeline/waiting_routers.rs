@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Invariants:
-//! * The position is looked up after the router has said that it waits, so it covers everything that was committed before
-//!   the router's start. Each router is here once, with its present run.
-//! * The log is read from before the look-up until the report. When reading stops, a failover may be under way: the newest
-//!   position may be that of a server that has less, and what the caches hold of the former one may be about to be flushed.
-//!   So positions of before are looked up again once the log is read.
+//! * The position is looked up after the router has said that it waits, so it covers everything that was committed
+//!   before the router's start. Each router is here once, with its present run.
+//! * The log is read from before the look-up until the report. When reading stops, a failover may be under way: the
+//!   newest position may be that of a server that has less, and what the caches hold of the former one may be about to
+//!   be flushed. So positions of before are looked up again once the log is read.
 
 use super::delivery::{Delivery, WaitingRouter};
 use crate::Position;
@@ -58,8 +58,8 @@ impl WaitingRouters {
         begun
     }
 
-    /// Sets the position that a router waits for, which was looked up while the log was read since `reading`; `None` if the
-    /// look-up failed, which the next probe repeats.
+    /// Sets the position that a router waits for, which was looked up while the log was read since `reading`; `None` if
+    /// the look-up failed, which the next probe repeats.
     pub fn set_target(&mut self, router: &WaitingRouter, target: Option<Position>, reading: ReadingNumber) {
         let Some(at) = self.routers.iter().position(|(other, _)| other == router) else { return };
         match target {

@@ -19,8 +19,8 @@ impl Column {
     }
 }
 
-/// A change of one row. An image has a value for each column of the table, in order; [`RowValue::NotInLog`] for those that
-/// the log lacks.
+/// A change of one row. An image has a value for each column of the table, in order; [`RowValue::NotInLog`] for those
+/// that the log lacks.
 #[derive(Clone, Copy, Debug)]
 pub enum RowChange<'a> {
     /// A row was inserted.
@@ -30,8 +30,8 @@ pub enum RowChange<'a> {
     },
     /// A row was changed.
     Update {
-        /// The row as it was. If the log has no such image since its key did not change (PostgreSQL's default identity),
-        /// the source gives it the key of `after`.
+        /// The row as it was. If the log has no such image since its key did not change (PostgreSQL's default
+        /// identity), the source gives it the key of `after`.
         before: &'a [RowValue<'a>],
         /// The row as it is. A column that is not in the log has not changed.
         after: &'a [RowValue<'a>],

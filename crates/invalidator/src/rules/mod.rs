@@ -17,10 +17,11 @@
 //! | DELETE | of the old row |
 //! | TRUNCATE, DDL, a row of which the log lacks a column | those of the templates that can still be written; the rest is *inexpressible* |
 //!
-//! What is inexpressible is counted by table, logged, and, if the rule says so, replaced by flushes: of the servers that
-//! may hold keys of the rule, or of the cluster ([`Flush`](crate::keys::Flush)).
+//! What is inexpressible is counted by table, logged, and, if the rule says so, replaced by flushes: of the servers
+//! that may hold keys of the rule, or of the cluster ([`Flush`](crate::keys::Flush)).
 //!
-//! Nothing here knows a database: the sources convert values to [`RowValue`], so that equal values give equal keys. Sans-I/O.
+//! Nothing here knows a database: the sources convert values to [`RowValue`], so that equal values give equal keys.
+//! Sans-I/O.
 
 mod bound_rule;
 mod change;

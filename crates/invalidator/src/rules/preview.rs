@@ -1,5 +1,5 @@
-//! `lookaside invalidator try`: the keys of a row that is given as JSON, without a database, and of rows that were read from
-//! one.
+//! `lookaside invalidator try`: the keys of a row that is given as JSON, without a database, and of rows that were read
+//! from one.
 
 use super::{
     bound_rule::BoundRule,
@@ -23,9 +23,9 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// The keys of a row of the table of `rule`: an update if both images are given, else an insert or a delete. Columns
-    /// that an image does not name are not in the log. Text, decimals, dates and times are strings in the form in which
-    /// keys have them.
+    /// The keys of a row of the table of `rule`: an update if both images are given, else an insert or a delete.
+    /// Columns that an image does not name are not in the log. Text, decimals, dates and times are strings in the form
+    /// in which keys have them.
     pub fn of_row(
         rule: &Rule,
         before: Option<&Map<String, Json>>,
@@ -53,7 +53,8 @@ impl Preview {
         Ok(preview)
     }
 
-    /// The keys of rows of the table of `rule`, each as it was, or as it is. `columns` are those of the table that keys have.
+    /// The keys of rows of the table of `rule`, each as it was, or as it is. `columns` are those of the table that keys
+    /// have.
     pub fn of_rows(rule: &Rule, columns: &[Column], rows: &[Vec<RowValue<'_>>]) -> Result<Preview, String> {
         // Of no consequence for one image; and `columns` need not have them.
         let rule = Rule { ignore_columns: Vec::new(), ..rule.clone() };
@@ -84,8 +85,8 @@ impl Preview {
 pub struct RowSelection {
     /// Another name of the table, as it is written in SQL; `None` if it has none.
     pub alias: Option<String>,
-    /// What is behind the table in the SELECT, such as `WHERE id = 1`; empty for all rows. It must be a part of one statement
-    /// however the server reads quotes.
+    /// What is behind the table in the SELECT, such as `WHERE id = 1`; empty for all rows. It must be a part of one
+    /// statement however the server reads quotes.
     pub condition: String,
     /// The most rows that are read.
     pub rows_max: usize,

@@ -49,8 +49,8 @@ impl RowRules {
         self.current.lock().clone()
     }
 
-    /// Records whether a source can see a table with a rule, for which the source of each cluster looks every few seconds.
-    /// True if that it cannot is to be reported: at first, and once an hour.
+    /// Records whether a source can see a table with a rule, for which the source of each cluster looks every few
+    /// seconds. True if that it cannot is to be reported: at first, and once an hour.
     pub(crate) fn record_seen(&self, table: &TableName, is_seen: bool) -> bool {
         let (now, mut unseen) = (Instant::now(), self.unseen.lock());
         if is_seen {

@@ -1,6 +1,7 @@
 //! The commit log of a database, as the daemon reads it.
 
 mod anomalies;
+mod database_url;
 pub mod mysql;
 pub(crate) mod packed_position;
 mod password;
@@ -26,8 +27,8 @@ use tokio::time::{Instant, timeout_at};
 /// The delay after the first failure of a source. It doubles with every failure, up to
 /// [`SourceError::retry_delay_max`].
 pub(crate) const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
-/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late that
-/// the database is back.
+/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late
+/// that the database is back.
 const CONNECT_DELAY_MAX: Duration = Duration::from_millis(200);
 /// The longest delay while the database can be connected to and fails then.
 pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -86,7 +87,8 @@ pub enum SourceError {
         /// The problem, and what corrects it.
         why: String,
     },
-    /// With its settings the database leaves keys out of the log, or may lose a part of it. An operator must change them.
+    /// With its settings the database leaves keys out of the log, or may lose a part of it. An operator must change
+    /// them.
     UnsafeSettings {
         /// The setting, and the statement that corrects it.
         why: String,
@@ -161,8 +163,8 @@ pub trait Source: Send {
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
 
     /// Whether positions after commits without keys pass the gate too. A replica that is promoted may lack what readers
-    /// did not see on its primary, so a position that is ahead of them may be lost. [`Source::next`] of such a source may be
-    /// dropped while it waits: the next call returns what it would have. False by default.
+    /// did not see on its primary, so a position that is ahead of them may be lost. [`Source::next`] of such a source
+    /// may be dropped while it waits: the next call returns what it would have. False by default.
     fn gates_every_position(&self) -> bool {
         false
     }
@@ -199,8 +201,8 @@ pub trait Source: Send {
     }
 }
 
-/// The next commits, once every reader that begins now sees them. Keys pass the gate at once, and positions without keys
-/// at most once in [`KEYLESS_INTERVAL`].
+/// The next commits, once every reader that begins now sees them. Keys pass the gate at once, and positions without
+/// keys at most once in [`KEYLESS_INTERVAL`].
 pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
     let mut commits = source.next(keys_max).await?;
     if source.gates_every_position() {
@@ -283,15 +285,15 @@ pub trait CommitLog: Send + Sync {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Called when reading counts from `position` on: with what was saved beside it, or with what a source says that was
-    /// opened there ([`Source::unresolved_prepared`]), once all that came before is deleted or known to be lost. Does nothing
-    /// by default.
+    /// Called when reading counts from `position` on: with what was saved beside it, or with what a source says that
+    /// was opened there ([`Source::unresolved_prepared`]), once all that came before is deleted or known to be lost.
+    /// Does nothing by default.
     fn begin_at(&self, position: &Position, unresolved: UnresolvedPrepared) {
         let _ = (position, unresolved);
     }
 
-    /// What must be saved beside `position`, for the next process to notice that such a transaction is committed; `None` if
-    /// nothing is known of any. `None` by default.
+    /// What must be saved beside `position`, for the next process to notice that such a transaction is committed;
+    /// `None` if nothing is known of any. `None` by default.
     fn unresolved_at(&self, position: &Position) -> Option<UnresolvedPrepared> {
         let _ = position;
         None
@@ -309,16 +311,16 @@ pub trait CommitLog: Send + Sync {
         let _ = position;
     }
 
-    /// Called when a cluster may have got all up to `position`, and before a source is opened also for what clusters have
-    /// saved in an earlier run. A cluster skips what comes before its position. So what a source adds to the commits of the
-    /// log must come after it, and a log that does not have it cannot be read on from an older position. Does nothing by
-    /// default.
+    /// Called when a cluster may have got all up to `position`, and before a source is opened also for what clusters
+    /// have saved in an earlier run. A cluster skips what comes before its position. So what a source adds to the
+    /// commits of the log must come after it, and a log that does not have it cannot be read on from an older position.
+    /// Does nothing by default.
     fn note_delivered(&self, position: &Position) {
         let _ = position;
     }
 
-    /// Called when every cluster has saved `position` or a later one: whatever came before it was acknowledged by all. Does
-    /// nothing by default.
+    /// Called when every cluster has saved `position` or a later one: whatever came before it was acknowledged by all.
+    /// Does nothing by default.
     fn acknowledge(&self, position: &Position) {
         let _ = position;
     }

@@ -1,15 +1,16 @@
 //! Positions of many commits in little memory.
 //!
-//! A position of MySQL names every server that has ever written to the log, in some 45 bytes each, and from one commit to
-//! the next only one of these parts changes. So a packed position is a difference from an earlier one, which many share:
+//! A position of MySQL names every server that has ever written to the log, in some 45 bytes each, and from one commit
+//! to the next only one of these parts changes. So a packed position is a difference from an earlier one, which many
+//! share:
 //!
 //! ```text
 //! base    3e11fa47-...:1-5,8d4b9a3e-...:1-1700,9f00c1d2-...:1-33
 //! packed  |<------------- prefix --------->|  |<--- suffix --->|     and what is between: "23"
 //! ```
 //!
-//! Parts that several servers write in turns may lie far apart. Then the difference is long, and positions are kept as they
-//! are.
+//! Parts that several servers write in turns may lie far apart. Then the difference is long, and positions are kept as
+//! they are.
 
 use crate::Position;
 use std::sync::Arc;

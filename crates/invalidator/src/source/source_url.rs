@@ -7,8 +7,8 @@ use std::{fmt, ops::Deref};
 pub struct SourceUrl(String);
 
 impl SourceUrl {
-    /// A number for the database that it leads to, whatever the account and the options are: invalidators of one database
-    /// have the same.
+    /// A number for the database that it leads to, whatever the account and the options are: invalidators of one
+    /// database have the same.
     pub fn database_id(&self) -> u64 {
         let (_, place) = self.0.split_once("://").unwrap_or(("", &self.0));
         let place = place.split_once('?').map_or(place, |(place, _)| place);

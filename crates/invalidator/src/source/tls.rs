@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The names are those of the databases' own clients; either spelling is accepted in each URL. Their modes that encrypt
-//! without verification (`require`, `prefer` and the like) are refused: an attacker in between could read everything and
-//! turn the encryption off. There is no fallback: if the server offers no TLS, the connection fails.
+//! without verification (`require`, `prefer` and the like) are refused: an attacker in between could read everything
+//! and turn the encryption off. There is no fallback: if the server offers no TLS, the connection fails.
 //!
 //! Files are read for each connection, so that renewed certificates are used.
 

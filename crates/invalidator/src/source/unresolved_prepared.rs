@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 /// The most names that are saved: some 28 KB. If more are unresolved, no names are kept.
 pub(crate) const NAMES_MAX: usize = 100;
 
-/// Transactions that were prepared in a part of the log that was never read, and were not resolved at a position. The keys
-/// that they named are not known, so the commit of one is a loss of deletes.
+/// Transactions that were prepared in a part of the log that was never read, and were not resolved at a position. The
+/// keys that they named are not known, so the commit of one is a loss of deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnresolvedPrepared {

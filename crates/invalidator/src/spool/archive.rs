@@ -11,8 +11,8 @@
 //! * Each file must begin where the one before it ended. A file that was removed before it could be read shows as a gap
 //!   between two others, and ends the replay with an error that says where the log begins now.
 //! * A part of a record, or a damaged one, ends its file. If commits are missing behind it, that is such a gap, too.
-//! * A file that was given up is read up to where the next one begins. If it was given up after it had been read further,
-//!   the next one is read from its beginning: its commits there may be those of a promoted server.
+//! * A file that was given up is read up to where the next one begins. If it was given up after it had been read
+//!   further, the next one is read from its beginning: its commits there may be those of a promoted server.
 
 use super::{
     kept::KEPT_SUFFIX,
@@ -56,8 +56,8 @@ pub struct ArchiveBeginning {
 }
 
 impl SpoolArchive {
-    /// The spool in the `--state-dir` of an invalidator: of those below it, the one that was written last. `log` is the log
-    /// that it was read from; it only compares positions.
+    /// The spool in the `--state-dir` of an invalidator: of those below it, the one that was written last. `log` is the
+    /// log that it was read from; it only compares positions.
     pub fn open(state_dir: &Path, log: Arc<dyn CommitLog>) -> Result<SpoolArchive, String> {
         let no_spool = |why: &str| format!("{} has no spool of an invalidator: {why}", state_dir.display());
         let written = spool_folders(state_dir).map_err(|error| no_spool(&error.to_string()))?;
@@ -80,8 +80,8 @@ impl SpoolArchive {
         Ok(ArchiveBeginning { position, committed_at: None })
     }
 
-    /// Whether `position`, which an operator gives, is one of this log, with its epoch if the spool has had a loss: without
-    /// one it would be of the time before, although the database shows later ones in the same way.
+    /// Whether `position`, which an operator gives, is one of this log, with its epoch if the spool has had a loss:
+    /// without one it would be of the time before, although the database shows later ones in the same way.
     pub fn check_position(&self, position: &Position) -> Result<(), SourceError> {
         let unusable = |why| Err(SourceError::Unusable { why });
         let wanted = SpoolPosition::parse(position);
@@ -293,8 +293,8 @@ impl ArchiveSource {
         is_new
     }
 
-    /// Decodes one record. False at the end of the file, and before a loss if the read, which began at `before`, has found
-    /// something: a replay that ends before a loss does not read it.
+    /// Decodes one record. False at the end of the file, and before a loss if the read, which began at `before`, has
+    /// found something: a replay that ends before a loss does not read it.
     fn decode_record(&mut self, before: &SpoolPosition, commits: &mut Vec<Commit>) -> bool {
         let Decoded::Record(record, length) = decode(&self.bytes[self.at.min(self.bytes.len())..]) else {
             return false;

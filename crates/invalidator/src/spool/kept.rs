@@ -1,5 +1,5 @@
-//! Segments that the spool needs no more, kept for a replay ([`super::archive`]): for a bounded time, and up to a bounded
-//! size. They get another name, so that the spool never reads them again.
+//! Segments that the spool needs no more, kept for a replay ([`super::archive`]): for a bounded time, and up to a
+//! bounded size. They get another name, so that the spool never reads them again.
 //!
 //! ```text
 //!   0000000000000007.commits    of the spool (storage.rs)

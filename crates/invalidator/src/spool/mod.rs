@@ -17,23 +17,23 @@
 //! ```
 //!
 //! Invariants:
-//! * The log is released up to what is synced, and no further. A crash loses nothing: what was written and not synced is
-//!   read again.
+//! * The log is released up to what is synced, and no further. A crash loses nothing: what was written and not synced
+//!   is read again.
 //! * Clusters read what is written, before it is synced: a delete needs no sync. So a saved position may be beyond the
 //!   end of a spool that a crash has cut off. What is before the position is skipped then.
 //! * Whatever is in the spool has passed the gate.
-//! * What an earlier run has left in the newest segment is taken for synced once it was written again. After a failed sync
-//!   the page cache has what the disk has not, and later syncs succeed. Until then, as while the disk is full, clusters
-//!   read it up to its first loss, as they read what is not synced. Of an older segment all is on disk up to
+//! * What an earlier run has left in the newest segment is taken for synced once it was written again. After a failed
+//!   sync the page cache has what the disk has not, and later syncs succeed. Until then, as while the disk is full,
+//!   clusters read it up to its first loss, as they read what is not synced. Of an older segment all is on disk up to
 //!   where the next one begins, since that is where the last sync that succeeded ended.
-//! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
-//!   a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one behind the
-//!   synced position is no loss.
+//! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position,
+//!   in a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one
+//!   behind the synced position is no loss.
 //! * The spool has a limit. Beyond it the oldest segment is removed, and the clusters that need it have lost their
 //!   position. A cluster that is down delays no other, and does not make the database keep its log.
 //! * A loss is a record. Each cluster finds it, now or after a restart, and is flushed or stopped.
-//! * If a standby may take over, the files are a cache. The log is then released up to what all clusters have saved, not
-//!   up to what is synced; and a loss is marked where the standby finds it, before the log may go on behind it.
+//! * If a standby may take over, the files are a cache. The log is then released up to what all clusters have saved,
+//!   not up to what is synced; and a loss is marked where the standby finds it, before the log may go on behind it.
 
 mod archive;
 mod kept;
@@ -92,8 +92,8 @@ struct State {
     segments: Option<Segments>,
     /// Whether the newest segment may be extended.
     is_open: bool,
-    /// What an earlier run has left in the newest segment, of which losses and what is behind them cannot be read before it
-    /// was written again; `None` since then.
+    /// What an earlier run has left in the newest segment, of which losses and what is behind them cannot be read
+    /// before it was written again; `None` since then.
     uncopied: Option<Arc<UncopiedSegment>>,
     /// The number that it had, and that of the copy; `None` before it was written again.
     copied: Option<(u64, u64)>,
@@ -122,8 +122,8 @@ impl State {
 }
 
 impl Spool {
-    /// Reads what an earlier run has left in `files`; blocks. `clusters` are all that will read the spool. At most about
-    /// `bytes_max` bytes are kept.
+    /// Reads what an earlier run has left in `files`; blocks. `clusters` are all that will read the spool. At most
+    /// about `bytes_max` bytes are kept.
     pub fn recover<'a>(
         files: Arc<dyn SegmentFiles>,
         log: Arc<dyn CommitLog>,
@@ -135,8 +135,8 @@ impl Spool {
         Ok(Spool::from_recovered(recovered, files, log, bytes_max, clusters, statistics, None))
     }
 
-    /// A spool whose files, of which there are none yet, are a cache: another invalidator will begin at the positions of
-    /// the clusters and at `marks`.
+    /// A spool whose files, of which there are none yet, are a cache: another invalidator will begin at the positions
+    /// of the clusters and at `marks`.
     pub fn cache<'a>(
         files: Arc<dyn SegmentFiles>,
         log: Arc<dyn CommitLog>,
@@ -231,8 +231,8 @@ impl Spool {
         state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log))
     }
 
-    /// Lets the log end before what will not be read again. With a standby that is nothing while a loss is being recorded:
-    /// what clusters have acknowledged is from before it, and the log may have those positions again.
+    /// Lets the log end before what will not be read again. With a standby that is nothing while a loss is being
+    /// recorded: what clusters have acknowledged is from before it, and the log may have those positions again.
     fn release_log(&self) {
         if self.marks.is_some() && self.is_orphan() {
             return;
@@ -296,8 +296,8 @@ impl Spool {
         bases.find_map(|base| base.loss.clone().filter(|_| base.position.epoch == segments.end.epoch))
     }
 
-    /// Whether what is at this place and behind it was never synced, so that it will be in the next segment, too, if it is not
-    /// synced yet.
+    /// Whether what is at this place and behind it was never synced, so that it will be in the next segment, too, if it
+    /// is not synced yet.
     fn is_unsynced(&self, number: u64, at: u64) -> bool {
         let state = self.state.lock();
         let Some(segments) = &state.segments else { return false };

@@ -88,8 +88,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Appends a loss, after which `epoch` begins at `position`. Readers see it once it is durable: a cluster that has acted
-    /// on it must not find another loss with the same number later.
+    /// Appends a loss, after which `epoch` begins at `position`. Readers see it once it is durable: a cluster that has
+    /// acted on it must not find another loss with the same number later.
     pub(super) fn append_gap(&self, epoch: u64, position: &Position, why: &str) -> io::Result<()> {
         let position = SpoolPosition::new(epoch, position);
         let mut bytes = Vec::new();
@@ -148,8 +148,8 @@ impl Spool {
         if let Some((number, end, bytes)) = open {
             self.files.sync(number).inspect_err(|_| self.abandon_segment())?;
             let mut state = self.state.lock();
-            // Given up meanwhile, because an append failed, it is read up to what was synced before: the next segment must
-            // begin there. If the next one is there already, `synced_bytes` is that one's.
+            // Given up meanwhile, because an append failed, it is read up to what was synced before: the next segment
+            // must begin there. If the next one is there already, `synced_bytes` is that one's.
             if state.is_open && state.newest_number() == Some(number) {
                 (state.synced, state.synced_bytes) = (end, bytes);
             }

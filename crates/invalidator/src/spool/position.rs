@@ -1,8 +1,8 @@
 //! Positions in a spool: a position of the log and the epoch that it belongs to.
 //!
 //! After a loss the log may begin with smaller positions than it had before: a promoted standby had received less. So
-//! the spool counts its losses, and a position of an earlier epoch is before all positions of a later one. It is written
-//! `16/B374D848` in epoch 0, and `2:16/B374D848` after two losses.
+//! the spool counts its losses, and a position of an earlier epoch is before all positions of a later one. It is
+//! written `16/B374D848` in epoch 0, and `2:16/B374D848` after two losses.
 
 use crate::{CommitLog, Position};
 

@@ -39,14 +39,15 @@ impl SpooledLog {
     }
 
     /// Waits until the log was read, for a look-up of its end; returns the present epoch. Fails for each failure of the
-    /// writer, however many look-ups there are, and leaves its report to the reader of the cluster, which has to act on it.
+    /// writer, however many look-ups there are, and leaves its report to the reader of the cluster, which has to act on
+    /// it.
     async fn wait_for_epoch(&self) -> Result<u64, SourceError> {
         let epoch = |spool: &Spool| spool.log_identity().map(|_| spool.end().epoch);
         self.wait_reporting(&Mutex::default(), epoch).await
     }
 
-    /// Waits until `check` returns something. Fails if there is a failure of the writer other than `reported`, and makes it
-    /// that.
+    /// Waits until `check` returns something. Fails if there is a failure of the writer other than `reported`, and
+    /// makes it that.
     async fn wait_reporting<T>(
         &self,
         reported: &Mutex<Option<SourceError>>,
@@ -131,8 +132,8 @@ impl CommitLog for SpooledLog {
         })
     }
 
-    /// Fails while the log is not read, as after a failover to a server that has less: its position would be taken for one of
-    /// the present epoch, which a loss is about to end.
+    /// Fails while the log is not read, as after a failover to a server that has less: its position would be taken for
+    /// one of the present epoch, which a loss is about to end.
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async {
             let newest = self.spool.log.newest_position().await?;
@@ -245,8 +246,8 @@ impl SpoolSource {
         is_new
     }
 
-    /// Goes on behind a record that cannot be read, if nothing is missing there: what the kernel cannot write it may drop,
-    /// before the sync that reports this, and the next segment will have it again.
+    /// Goes on behind a record that cannot be read, if nothing is missing there: what the kernel cannot write it may
+    /// drop, before the sync that reports this, and the next segment will have it again.
     fn pass_damage(&mut self, why: &str) -> Result<(), SourceError> {
         let record_at = self.at - self.buffer.len() as u64;
         match self.log.spool.look(self.segment, self.at) {
@@ -316,7 +317,8 @@ impl SpoolSource {
         self.buffer.clear();
     }
 
-    /// The segment was removed: because it has a copy, because this cluster has all of it, or because the spool was full.
+    /// The segment was removed: because it has a copy, because this cluster has all of it, or because the spool was
+    /// full.
     fn relocate(&mut self) -> Result<(), SourceError> {
         let spool = &self.log.spool;
         if let Some(copy) = spool.copy_of(self.segment) {

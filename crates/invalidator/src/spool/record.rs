@@ -38,8 +38,8 @@ pub(super) struct Base {
     pub log_identity: String,
     /// Whether the spool began here, so that nothing at this position is missing.
     pub is_origin: bool,
-    /// Why deletes before this position are lost for all clusters, of which no record tells yet (an orphan); `None` if they
-    /// are not.
+    /// Why deletes before this position are lost for all clusters, of which no record tells yet (an orphan); `None` if
+    /// they are not.
     pub loss: Option<String>,
 }
 

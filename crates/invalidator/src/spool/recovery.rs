@@ -20,7 +20,8 @@ use super::{
 use crate::{Commit, CommitLog};
 use std::{collections::VecDeque, io, sync::Arc};
 
-/// Errors of Linux for bytes that are on the disk and cannot be read: EIO, and EBADMSG and EUCLEAN of damaged file systems.
+/// Errors of Linux for bytes that are on the disk and cannot be read: EIO, and EBADMSG and EUCLEAN of damaged file
+/// systems.
 const UNREADABLE: [i32; 3] = [5, 74, 117];
 
 /// Segments are closed at a smaller size; one batch of commits may follow.
@@ -33,8 +34,8 @@ pub(super) struct Recovered {
     pub segments: Option<Segments>,
     /// What is to be written to the newest segment; `None` if the spool is empty.
     pub uncopied: Option<Arc<UncopiedSegment>>,
-    /// The file that an earlier run wrote before it began to read the log, if it has delivered nothing; `None` if there is
-    /// none.
+    /// The file that an earlier run wrote before it began to read the log, if it has delivered nothing; `None` if there
+    /// is none.
     pub start_mark: Option<u64>,
     pub next_number: u64,
 }
@@ -146,16 +147,16 @@ fn bytes_before_gap(valid: &[u8]) -> u64 {
     at as u64
 }
 
-/// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no limit
-/// counts that.
+/// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no
+/// limit counts that.
 pub(super) fn remove_rest(files: &dyn SegmentFiles, number: u64, bytes: u64) {
     if let Err(error) = files.truncate(number, bytes) {
         tracing::warn!(%error, "a segment of the spool was given up and cannot be cut off; it takes space until it is removed");
     }
 }
 
-/// The valid part at the start of a segment, up to `next_base`, where the next one begins; `None` if it does not begin with
-/// a base. Fails with the version of a newer format.
+/// The valid part at the start of a segment, up to `next_base`, where the next one begins; `None` if it does not begin
+/// with a base. Fails with the version of a newer format.
 pub(super) fn scan(
     bytes: &[u8],
     next_base: Option<&SpoolPosition>,

@@ -1,12 +1,13 @@
-//! Which segments the spool gives up: those that no cluster needs, the oldest ones beyond its limit, and all of a former
-//! run whose commits have been delivered without it.
+//! Which segments the spool gives up: those that no cluster needs, the oldest ones beyond its limit, and all of a
+//! former run whose commits have been delivered without it.
 
 use super::{SavedStart, Spool, State, position::SpoolPosition, segments::Segments};
 use std::io;
 
 impl Spool {
-    /// Forgets what an earlier run left, if every cluster has saved a position behind its end since, as it has in a run with
-    /// a standby, which does not use the files. The log has been confirmed beyond the end then. A loss is not forgotten.
+    /// Forgets what an earlier run left, if every cluster has saved a position behind its end since, as it has in a run
+    /// with a standby, which does not use the files. The log has been confirmed beyond the end then. A loss is not
+    /// forgotten.
     pub fn discard_if_passed(&self, saved: &[SavedStart]) -> io::Result<()> {
         let is_orphan = self.is_orphan();
         let numbers: Vec<u64> = {

@@ -1,8 +1,8 @@
 //! The segments of a spool: where a cluster's reading begins, and which segments are no longer needed. Sans-I/O.
 //!
 //! A position does not tell apart the parts of a large transaction, which share the position before it. So whatever is
-//! *at* a cluster's position is delivered to it again, and a segment is needed by a cluster whose position is the base of
-//! the next one.
+//! *at* a cluster's position is delivered to it again, and a segment is needed by a cluster whose position is the base
+//! of the next one.
 
 use super::{position::SpoolPosition, record::Base};
 use crate::CommitLog;

@@ -25,13 +25,13 @@ const DIGITS: usize = 16;
 pub trait SegmentFiles: Send + Sync {
     /// The numbers of all files, in order.
     fn numbers(&self) -> io::Result<Vec<u64>>;
-    /// Creates a file with these bytes, which survive a crash of the machine once this returns. Whatever ends it before:
-    /// there is no file, or the whole one. One that is there already is replaced.
+    /// Creates a file with these bytes, which survive a crash of the machine once this returns. Whatever ends it
+    /// before: there is no file, or the whole one. One that is there already is replaced.
     fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()>;
     /// Writes `bytes` at the offset `at`, which is the end of the file.
     fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// When this returns all bytes of the file survive a crash of the machine, unless a sync of it has failed before: what
-    /// that one did not write no later one does, although it can still be read.
+    /// When this returns all bytes of the file survive a crash of the machine, unless a sync of it has failed before:
+    /// what that one did not write no later one does, although it can still be read.
     fn sync(&self, number: u64) -> io::Result<()>;
     /// Cuts off what is behind `bytes` bytes. After a crash of the machine it may be there again.
     fn truncate(&self, number: u64, bytes: u64) -> io::Result<()>;
@@ -39,7 +39,8 @@ pub trait SegmentFiles: Send + Sync {
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>>;
     /// Removes a file. A missing file is no error.
     fn remove(&self, number: u64) -> io::Result<()>;
-    /// Removes a file that is whole and not needed any more, or keeps it under another name. A missing file is no error.
+    /// Removes a file that is whole and not needed any more, or keeps it under another name. A missing file is no
+    /// error.
     fn retire(&self, number: u64) -> io::Result<()> {
         self.remove(number)
     }
@@ -53,8 +54,8 @@ pub trait SegmentFiles: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct SegmentFolder {
     path: PathBuf,
-    /// The file that was created last. It is open until the next one is created: the kernel reports a write that has failed
-    /// to processes that have the file open, and once none has it may forget both the bytes and the failure.
+    /// The file that was created last. It is open until the next one is created: the kernel reports a write that has
+    /// failed to processes that have the file open, and once none has it may forget both the bytes and the failure.
     newest: Arc<Mutex<Option<OpenFile>>>,
 }
 

@@ -78,8 +78,8 @@ impl SpoolWriter {
 
     /// Reads from one source until it fails, or the spool does.
     async fn read_log(&self, start_throttle: &mut LogThrottle<Instant>) -> Result<Infallible, SourceError> {
-        // First: while nothing can be written nothing is read. What an earlier run has left can be read then, also while the
-        // database is down.
+        // First: while nothing can be written nothing is read. What an earlier run has left can be read then, also
+        // while the database is down.
         self.write(Spool::prepare).await?;
         let log = self.spool.log.clone();
         let actual = log.identity().await?;
@@ -278,8 +278,8 @@ impl SpoolWriter {
         Ok(opened)
     }
 
-    /// The epoch that begins with the next loss. A segment that could not be read may have had losses that clusters have
-    /// acted on: none of them must find another one with the same number.
+    /// The epoch that begins with the next loss. A segment that could not be read may have had losses that clusters
+    /// have acted on: none of them must find another one with the same number.
     fn next_epoch(&self) -> u64 {
         let saved = self.saved.iter().map(|saved| SpoolPosition::parse(&saved.position).epoch).max();
         self.spool.end().epoch.max(saved.unwrap_or(0)) + 1

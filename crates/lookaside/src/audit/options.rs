@@ -35,8 +35,8 @@ be read (with --once, or at the start); 2 usage error.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH; mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT/DATABASE. It is only
-    /// read
+    /// The database: sqlite:///PATH; mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT/DATABASE. It is
+    /// only read
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     pub(super) database: SourceUrl,
     /// The master, if --database is a replica: a value is wrong only if both have the same row. It is read for values

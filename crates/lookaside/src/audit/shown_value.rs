@@ -1,5 +1,5 @@
-//! Values as the report has them, so that a mistaken query can be distinguished from a wrong value. Bounded: a value may
-//! have a mebibyte.
+//! Values as the report has them, so that a mistaken query can be distinguished from a wrong value. Bounded: a value
+//! may have a mebibyte.
 
 use super::{cached_value::CachedValue, comparison::Column, queries::ValueFormat};
 use serde_json::{Map, Value};

@@ -26,8 +26,8 @@ pub struct CheckRulesOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
-    /// The database: mysql://, mariadb:// or postgres://. In MariaDB and MySQL the account sees the tables on which it has
-    /// a privilege
+    /// The database: mysql://, mariadb:// or postgres://. In MariaDB and MySQL the account sees the tables on which it
+    /// has a privilege
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     database: SourceUrl,
     /// PostgreSQL: the publication, as the invalidator's --publication

@@ -52,8 +52,8 @@ pub struct TryOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The database in which the statements would be executed: mysql://, mariadb:// or postgres://. Rows that they would
-    /// change are read
+    /// The database in which the statements would be executed: mysql://, mariadb:// or postgres://. Rows that they
+    /// would change are read
     #[arg(long, value_name = "URL", requires_all = ["sql", "rules"])]
     database: Option<SourceUrl>,
     /// PostgreSQL: the publication, as the invalidator's --publication

@@ -60,8 +60,8 @@ invalidator itself has lost a part of the period; 2 usage error.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group = clap::ArgGroup::new("start").required(true).multiple(true))]
 pub struct ReplayOptions {
-    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT;
-    /// postgres://..., with --state-dir
+    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with
+    /// USER:PASSWORD@HOST:PORT; postgres://..., with --state-dir
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     database: SourceUrl,
     /// PostgreSQL: the --state-dir of the invalidator whose spool is read. It may be running

@@ -33,8 +33,8 @@ use view::View;
   lookaside up --database mariadb://app:pw@127.0.0.1:3306/app")]
 pub struct Options {
     /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA,
-    /// mariadb://... or postgres://USER:PASSWORD@HOST:PORT/DATABASE, where what `lookaside invalidator setup` creates is
-    /// created if it is missing. Or one that is started here: sqlite, mariadb or postgres; with several regions only
+    /// mariadb://... or postgres://USER:PASSWORD@HOST:PORT/DATABASE, where what `lookaside invalidator setup` creates
+    /// is created if it is missing. Or one that is started here: sqlite, mariadb or postgres; with several regions only
     /// these [default: sqlite; with several regions mariadb, if it is installed]
     #[arg(long, value_name = "URL", value_parser = parse_database)]
     database: Option<DatabaseChoice>,

@@ -13,7 +13,8 @@ use std::{
 /// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 20;
 
-/// CounterRates over a shorter time than this say little: a line follows at once after one for which a daemon was waited for.
+/// CounterRates over a shorter time than this say little: a line follows at once after one for which a daemon was
+/// waited for.
 const RATES_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// The heading of the columns of several regions.
@@ -45,8 +46,8 @@ struct RegionView {
     demo_failures: u64,
 }
 
-/// The rates of counters that only grow. Those of one daemon have the same time: one that does not reply for a while has no
-/// rates, and then those of the whole time.
+/// The rates of counters that only grow. Those of one daemon have the same time: one that does not reply for a while
+/// has no rates, and then those of the whole time.
 struct CounterRates<const N: usize> {
     before: [u64; N],
     before_at: Instant,
@@ -358,8 +359,8 @@ pub fn without_password(url: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A stopped invalidator's counters were taken for 0: the line after it had resumed showed all deletes since its start
-    /// as those of one second.
+    /// A stopped invalidator's counters were taken for 0: the line after it had resumed showed all deletes since its
+    /// start as those of one second.
     #[test]
     fn a_daemon_that_replies_again_has_the_rate_of_the_whole_time() {
         let begin = Instant::now();

@@ -47,8 +47,8 @@ pub(crate) fn replace_file(path: &Path, text: &str, mode: u32) -> io::Result<()>
     File::open(folder)?.sync_all()
 }
 
-/// The same without a wait for the disk: after a crash of the machine the file may be empty. Another thread or process may
-/// replace the same file meanwhile.
+/// The same without a wait for the disk: after a crash of the machine the file may be empty. Another thread or process
+/// may replace the same file meanwhile.
 pub(crate) fn replace_file_unsynced(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let beside = beside(path, &format!(".{:016x}.new", fastrand::u64(..)));
     write_new(&beside, text, mode)?;

@@ -73,8 +73,8 @@ pub enum HistoryError {
     Unavailable(String),
     /// Not by this router: its account lacks a permission, or the change is too large.
     Refused(String),
-    /// There is something, but no record that this router can use: it is malformed, of another version or without a text
-    /// that it names; or the reply is not that of the store.
+    /// There is something, but no record that this router can use: it is malformed, of another version or without a
+    /// text that it names; or the reply is not that of the store.
     Unusable(String),
 }
 
@@ -111,8 +111,8 @@ pub(crate) struct RecordedConfig {
     pub(crate) id: ConfigId,
     /// A router may begin to read by it: all routers cover it, and its servers are trusted.
     pub(crate) is_readable: bool,
-    /// Routers that could not use its text have acknowledged deletes: its places have missed them, and which ones these are
-    /// is not known to all routers. None covers it any more. No readable one is lost.
+    /// Routers that could not use its text have acknowledged deletes: its places have missed them, and which ones these
+    /// are is not known to all routers. None covers it any more. No readable one is lost.
     pub(crate) is_lost: bool,
 }
 

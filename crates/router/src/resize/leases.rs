@@ -1,5 +1,5 @@
-//! Voids the leases of a server that gets no more deletes for some keys, or got none for a time: a token does not expire,
-//! and a client that hung could fill a key by one from before a delete that did not reach the server.
+//! Voids the leases of a server that gets no more deletes for some keys, or got none for a time: a token does not
+//! expire, and a client that hung could fill a key by one from before a delete that did not reach the server.
 //!
 //! ```text
 //!   lease-void-all               OK

@@ -1,5 +1,5 @@
-//! Removes copies that a server holds and is no longer sent deletes for, after a change of the configuration. Its leases
-//! are voided first: a fill that comes before is listed, and one that comes after is refused.
+//! Removes copies that a server holds and is no longer sent deletes for, after a change of the configuration. Its
+//! leases are voided first: a fill that comes before is listed, and one that comes after is refused.
 //!
 //! ```text
 //!   lease-void-all               OK                 or ERROR, of a server without leases ([`super::leases`])
@@ -8,8 +8,8 @@
 //!                                EN
 //! ```
 //!
-//! The listing is read no faster than [`PurgeLimits`] allow, and a server writes no faster than it is read. It misses no
-//! item that stays for its whole time. Items that arrive meanwhile are not misplaced: no router reads, and so none
+//! The listing is read no faster than [`PurgeLimits`] allow, and a server writes no faster than it is read. It misses
+//! no item that stays for its whole time. Items that arrive meanwhile are not misplaced: no router reads, and so none
 //! fills, by the former configuration.
 //!
 //! Deletes travel on a second connection, since the listing occupies the first.
@@ -91,8 +91,8 @@ impl From<CommandError> for PurgeError {
     }
 }
 
-/// Voids the leases of `server`, deletes every key that `is_misplaced`, and returns the number of deleted keys. After an
-/// error some may remain.
+/// Voids the leases of `server`, deletes every key that `is_misplaced`, and returns the number of deleted keys. After
+/// an error some may remain.
 pub(crate) async fn purge_server(
     network: &dyn Network,
     server: &Address,

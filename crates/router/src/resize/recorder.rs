@@ -6,8 +6,8 @@
 //! | does not reply | waits; the store is asked again every second | `away` |
 //! | refuses, or has no record that can be used | does not wait; the store is asked again after a minute | `refused` |
 //!
-//! A change may be refused that is larger than another one. So after a refusal the store is asked about that change, under a
-//! condition that no record fulfils, until it accepts it or a configuration of the change is no longer covered.
+//! A change may be refused that is larger than another one. So after a refusal the store is asked about that change,
+//! under a condition that no record fulfils, until it accepts it or a configuration of the change is no longer covered.
 
 use super::coverage::Coverage;
 use super::history::{self, History, HistoryChange, HistoryError, HistoryStore, StoredHistory};
@@ -85,8 +85,8 @@ impl HistoryRecorder {
         HistoryRecorder { store, status, read_at, is_writable: false, probe, is_outdated_logged: false }
     }
 
-    /// Reads the history before any thread serves; `None` if none is shared. A configuration whose text `is_usable` does not
-    /// accept is recorded as lost, unless routers may begin to read by it.
+    /// Reads the history before any thread serves; `None` if none is shared. A configuration whose text `is_usable`
+    /// does not accept is recorded as lost, unless routers may begin to read by it.
     pub(super) async fn read_first(
         &mut self,
         is_usable: &dyn Fn(ConfigId, &str) -> bool,

@@ -229,8 +229,8 @@ fn parse_of_peers(texts: &[String], host: &dyn ResizeHost) -> Result<Vec<UsableC
     texts.iter().map(parse).collect()
 }
 
-/// The state by `stored`, unless a peer or the history, which have these reports, does not know it. `None` if there is none
-/// at all.
+/// The state by `stored`, unless a peer or the history, which have these reports, does not know it. `None` if there is
+/// none at all.
 fn join(
     stored: Option<InitialCoverage>,
     reports: &[CoverageReport],

@@ -129,7 +129,8 @@ impl Router {
     }
 }
 
-/// One request that failed let a router take itself for the first of its cluster. It read servers that had missed deletes.
+/// One request that failed let a router take itself for the first of its cluster. It read servers that had missed
+/// deletes.
 #[tokio::test(start_paused = true)]
 async fn a_start_waits_for_the_history() {
     let (recorded_text, newest) = (text_of("a:1"), text_of("b:1"));
@@ -209,7 +210,8 @@ async fn a_router_with_a_history_that_cannot_be_used_does_not_start_without_memo
     assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]));
 }
 
-/// It started as the first of its cluster, with a line in the log, and trusted all servers: the option gave no protection.
+/// It started as the first of its cluster, with a line in the log, and trusted all servers: the option gave no
+/// protection.
 #[tokio::test(start_paused = true)]
 async fn a_router_that_is_refused_the_history_that_it_was_given_does_not_start_without_memory() {
     let (text, refusing) = (text_of("a:1"), Arc::<MemoryHistory>::default());

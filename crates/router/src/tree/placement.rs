@@ -170,8 +170,11 @@ impl Destinations for RecordingLeaves<'_> {
         Arc::new(RecordingLeaf { server: address.clone(), settings: *settings, record: self.record.clone() })
     }
 
+    fn change_keys(&mut self) {
+        self.are_keys_changed = true;
+    }
+
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        self.are_keys_changed |= handle.changes_keys();
         if handle.pool().is_some() {
             self.pools.push(route.clone());
         }
@@ -305,6 +308,28 @@ mod tests {
         assert!(is_at(&placement, "a:1", "k") && is_at(&placement, "b:1", "k"));
         assert!(is_at(&placement, server, "x:k:y"));
         assert!(!is_at(&placement, if server == "c:1" { "d:1" } else { "c:1" }, "x:k:y"));
+    }
+
+    /// All named handles are built. Once such a route in one of them made every stored key be looked for in each pool by
+    /// itself: a server at which no key of a client is stored counted as its place.
+    #[test]
+    fn a_named_handle_that_no_tree_refers_to_changes_no_keys() {
+        let placed = |route: &str| {
+            let text = r#"{
+                "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["b:1"] } },
+                "named_handles": {
+                    "outer": { "type": "LoggingRoute", "target": "inner" },
+                    "inner": { "type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|B" }
+                },
+                "route": ROUTE
+            }"#;
+            let placement = placement(&text.replace("ROUTE", route));
+            ["a:1", "b:1"].map(|server| is_at(&placement, server, "k"))
+        };
+        assert_eq!(placed(r#""PoolRoute|A""#), [true, false]);
+        // Below the handle any key may have been stored.
+        assert_eq!(placed(r#""outer""#), [false, true]);
+        assert_eq!(placed(r#"{ "type": "AllSyncRoute", "children": ["outer", "PoolRoute|A"] }"#), [true, true]);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! that may be stale for a while.
 
 use crate::{
-    Batch, BoxFuture, Context, FailoverRoute, KeyHash, Outcomes, Route,
+    FailoverRoute, KeyHash, Route,
     cluster::{
         pool_route::{PoolRoute, PoolRouteConfig, build_servers, of_empty_pool},
         shadow_route::{Shadow, parse_shadows},
@@ -23,24 +23,6 @@ use crate::{
     },
 };
 use std::sync::Arc;
-
-/// A pool with failover within itself.
-pub struct SaltedFailoverRoute {
-    inner: FailoverRoute,
-}
-
-impl SaltedFailoverRoute {
-    /// Wraps a failover over a pool and, as further children, its servers.
-    pub fn from_failover(inner: FailoverRoute) -> Self {
-        SaltedFailoverRoute { inner }
-    }
-}
-
-impl Route for SaltedFailoverRoute {
-    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.inner.route(batch, context)
-    }
-}
 
 pub(crate) const TYPE: RouteType = RouteType::new("SaltedFailoverRoute", parse);
 
@@ -96,7 +78,6 @@ impl RouteConfig for Config {
         let servers = build_servers(&self.pool, &self.shadows, None, tree);
         let pool = Arc::new(PoolRoute::from_routes(servers.clone(), self.hash.clone())) as Arc<dyn Route>;
         let children = std::iter::once(pool).chain(servers).collect();
-        let inner = FailoverRoute::with_options(children, &self.options, tree.environment());
-        Arc::new(SaltedFailoverRoute::from_failover(inner))
+        Arc::new(FailoverRoute::with_options(children, &self.options, tree.environment()))
     }
 }

@@ -62,11 +62,6 @@ impl Handle {
         }
     }
 
-    /// As [`RouteConfig::changes_keys`]; false for other nodes.
-    pub fn changes_keys(&self) -> bool {
-        matches!(self, Handle::Route(config) if config.changes_keys())
-    }
-
     /// The arguments of the route; `None` if the node is not a route that `T` describes.
     pub fn config<T: RouteConfig>(&self) -> Option<&T> {
         let Handle::Route(config) = self else { return None };

@@ -43,8 +43,8 @@ pub struct Pool {
     pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
-    /// Whether a server that joins the pool is flushed, because its content is of unknown age. `None` if the pool does not
-    /// say: then it is, unless nothing is known of the pool, which must be empty.
+    /// Whether a server that joins the pool is flushed, because its content is of unknown age. `None` if the pool does
+    /// not say: then it is, unless nothing is known of the pool, which must be empty.
     pub flush_new_servers: Option<bool>,
     /// How long after a change of the servers a key that has moved is read from its former owner after a miss, in
     /// seconds. Default 0: never. Until its end deletes go to both owners.

@@ -39,6 +39,11 @@ pub trait Destinations {
         let _ = is_passed_to;
     }
 
+    /// Called for every place in the trees of a route that changes keys
+    /// ([`RouteConfig::changes_keys`](crate::RouteConfig::changes_keys)), or of a named handle with such routes; not for
+    /// handles that no tree refers to. By default does nothing.
+    fn change_keys(&mut self) {}
+
     /// The route in place of `route`, which `handle` describes: by default `route` itself; a wrapper to trace or
     /// measure requests.
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
@@ -66,6 +71,8 @@ struct NamedRoute {
     route: Arc<dyn Route>,
     /// As [`BuildScope::filling`].
     filling: Option<bool>,
+    /// As [`BuildScope::changes_keys`].
+    changes_keys: bool,
 }
 
 /// Where the route is that is being built: in a tree, or in a named handle, which may have many places in the trees, or
@@ -78,6 +85,8 @@ struct BuildScope {
     /// Whether every route of the named handle above those that store elsewhere what a read has found passes reads on;
     /// `None` if it has none of these.
     filling: Option<bool>,
+    /// Whether a route of the named handle changes keys.
+    changes_keys: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -107,9 +116,12 @@ impl<'a> Builder<'a> {
     }
 
     fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
-        let NamedRoute { route, filling } = self.named_route(at);
+        let NamedRoute { route, filling, changes_keys } = self.named_route(at);
         if let Some(is_passed_to) = filling {
             self.note_filling(is_passed_to);
+        }
+        if changes_keys {
+            self.note_key_change();
         }
         route
     }
@@ -123,8 +135,8 @@ impl<'a> Builder<'a> {
         let above = mem::replace(&mut self.scope, BuildScope { is_in_named: true, ..BuildScope::default() });
         let handles = self.handles;
         let route = self.build(&handles[at].1);
-        let BuildScope { filling, .. } = mem::replace(&mut self.scope, above);
-        let named = NamedRoute { route, filling };
+        let BuildScope { filling, changes_keys, .. } = mem::replace(&mut self.scope, above);
+        let named = NamedRoute { route, filling, changes_keys };
         self.named.insert(key, named.clone());
         named
     }
@@ -136,6 +148,14 @@ impl<'a> Builder<'a> {
         match self.scope.is_in_named {
             true => self.scope.filling = Some(self.scope.filling.unwrap_or(true) && is_passed_to),
             false => self.destinations.fill_on_reads(is_passed_to),
+        }
+    }
+
+    /// Notes a route that changes keys, or a named handle with such routes.
+    fn note_key_change(&mut self) {
+        match self.scope.is_in_named {
+            true => self.scope.changes_keys = true,
+            false => self.destinations.change_keys(),
         }
     }
 
@@ -177,6 +197,7 @@ impl TreeBuilder for Builder<'_> {
             Handle::Named(at) => return self.build_named(*at),
             // Below it keys may begin with anything.
             Handle::Route(config) if config.changes_keys() => {
+                self.note_key_change();
                 let key_prefix = self.key_prefix.take();
                 let route = self.build_route(&**config);
                 self.key_prefix = key_prefix;

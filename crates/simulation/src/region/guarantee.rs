@@ -34,7 +34,8 @@ pub enum DisabledGuarantee {
     /// A router that has lost the file of the configurations that it covers reaches no peer when it starts, and reads
     /// by the newest configuration.
     Coverage,
-    /// The routers of a cluster share no history of changes, and lose their files of covered configurations all at once.
+    /// The routers of a cluster share no history of changes, and lose their files of covered configurations all at
+    /// once.
     History,
     /// Routers do not wait for the permits of clients that read servers directly.
     Permits,
@@ -44,8 +45,8 @@ pub enum DisabledGuarantee {
     LeaseVoids,
     /// Applications of replica regions set no remote markers, and look for none.
     Markers,
-    /// All writes of a key share one remote marker, as in the paper, so that the replication of one deletes the marker of
-    /// another.
+    /// All writes of a key share one remote marker, as in the paper, so that the replication of one deletes the marker
+    /// of another.
     MarkerTokens,
     /// Invalidators of replica regions read the log of the master's database.
     ReplicaLog,

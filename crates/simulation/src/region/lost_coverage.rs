@@ -1,6 +1,6 @@
 //! A router that crashes and loses the file of the configurations that it covers, while its pool changes. It is within
-//! the promise of [ADR 012] if one of its peers replies when it starts; others may hang. If the routers share a history,
-//! all of them may lose their files at once.
+//! the promise of [ADR 012] if one of its peers replies when it starts; others may hang. If the routers share a
+//! history, all of them may lose their files at once.
 //!
 //! [ADR 012]: ../../../../docs/adr/012-resize.md
 

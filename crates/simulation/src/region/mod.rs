@@ -12,12 +12,13 @@
 //!            '-- router-1-2 --'
 //! ```
 //!
-//! All of it is production code. Only sockets, the clock, the database and disks are simulated. A cluster has one to three routers, each with its own connections and so its own view of which server is
-//! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
-//! other's peers; in half of those it is so small that servers are flushed. In half of the runs whose routers can agree
-//! on it, there are more servers than in the picture, and pools change theirs. In a quarter of the runs the clients of the
-//! applications know no leases, and the routers take leases for them. In half of the runs some clients stall for seconds between
-//! a miss and its fill.
+//! All of it is production code. Only sockets, the clock, the database and disks are simulated. A cluster has one to
+//! three routers, each with its own connections and so its own view of which server is down. In half of the runs
+//! routers have a spool (§5) for deletes that their servers did not answer, and are each other's peers; in half of
+//! those it is so small that servers are flushed. In half of the runs whose routers can agree on it, there are more
+//! servers than in the picture, and pools change theirs. In a quarter of the runs the clients of the applications know
+//! no leases, and the routers take leases for them. In half of the runs some clients stall for seconds between a miss
+//! and its fill.
 
 mod application;
 mod configuration;
@@ -214,8 +215,8 @@ impl SimulatedRegion {
         self.checker.result()
     }
 
-    /// Waits until all routers serve, which takes a router with peers a moment. A program that connects before waits for
-    /// its next attempt.
+    /// Waits until all routers serve, which takes a router with peers a moment. A program that connects before waits
+    /// for its next attempt.
     async fn wait_for_routers(&self) {
         for router in self.clusters().flat_map(|cluster| self.plan.routers(cluster)) {
             self.wait_for_router(router).await;

@@ -1,8 +1,8 @@
-//! Reads of an application whose client knows no leases: `get` or `gets`, and after a miss a `set` or `add` over the same
-//! connection, or another one of a pool. Its routers take leases for it (`LeaseRoute`).
+//! Reads of an application whose client knows no leases: `get` or `gets`, and after a miss a `set` or `add` over the
+//! same connection, or another one of a pool. Its routers take leases for it (`LeaseRoute`).
 //!
-//! The tasks of an application share its connections, have their own, or have a pool, as a seed decides. A read that failed is not
-//! stored: real clients close the connection, or the application does not store.
+//! The tasks of an application share its connections, have their own, or have a pool, as a seed decides. A read that
+//! failed is not stored: real clients close the connection, or the application does not store.
 
 use super::application::{Application, key};
 use crate::value::version_of;

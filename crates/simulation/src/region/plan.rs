@@ -32,8 +32,8 @@ const FAULT_INTERVAL_MS: Range<u64> = 50..800;
 const FAULT_INTERVAL_MS_RARE: Range<u64> = 1_000..30_000;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
-/// Long enough for routers to forget a configuration and to meet it again, for many backlogs, and for addresses that are
-/// blind at first.
+/// Long enough for routers to forget a configuration and to meet it again, for many backlogs, and for addresses that
+/// are blind at first.
 const LOAD_DURATION_LONG: Duration = Duration::from_secs(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub(crate) struct RunPlan {
     pub(super) has_lost_coverages: bool,
     /// Whether the routers of a cluster share the history of changes, and lose those files all at once.
     pub(super) has_history: bool,
-    /// One commit in this many names its key by a flush, as a row rule does for a change that it cannot express; `None` if
-    /// all name it by itself.
+    /// One commit in this many names its key by a flush, as a row rule does for a change that it cannot express; `None`
+    /// if all name it by itself.
     pub(super) commits_per_flush: Option<u64>,
     /// Whether applications also read servers directly.
     pub(super) has_direct_clients: bool,

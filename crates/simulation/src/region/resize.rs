@@ -1,5 +1,5 @@
-//! Changes of the servers of a pool, or of the gutter: some leave, return emptied or not, join, are exchanged or get other
-//! weights, and each router sees it at a moment of its own. Meanwhile servers are killed.
+//! Changes of the servers of a pool, or of the gutter: some leave, return emptied or not, join, are exchanged or get
+//! other weights, and each router sees it at a moment of its own. Meanwhile servers are killed.
 
 use super::SimulatedRegion;
 use super::configuration::ClusterConfiguration;
@@ -71,8 +71,8 @@ impl PoolServers {
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool, or of its gutter. They may change again within a second while servers are
-    /// killed, and the former ones may return.
+    /// Changes the servers of a cluster's pool, or of its gutter. They may change again within a second while servers
+    /// are killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
         let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
         let (pool, all) = match is_gutter {

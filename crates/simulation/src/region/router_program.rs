@@ -56,8 +56,8 @@ pub(super) struct RouterProgram {
 }
 
 impl RouterProgram {
-    /// The configurations in force, and where the threads report what they have applied. A start that fails is repeated, as
-    /// by a supervisor.
+    /// The configurations in force, and where the threads report what they have applied. A start that fails is
+    /// repeated, as by a supervisor.
     async fn start_configs(&self, text: &str) -> (RouterConfigs, mpsc::UnboundedSender<Applied>) {
         loop {
             let (applied, applied_by_threads) = mpsc::unbounded_channel();

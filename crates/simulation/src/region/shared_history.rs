@@ -1,5 +1,5 @@
-//! The history that the routers of a cluster share, as they do in etcd: it replies after a moment, sometimes not at all,
-//! and outlives them.
+//! The history that the routers of a cluster share, as they do in etcd: it replies after a moment, sometimes not at
+//! all, and outlives them.
 
 use lookaside_client::config::ConfigId;
 use lookaside_router::{HistoryChange, HistoryError, HistoryStore, StoredHistory};

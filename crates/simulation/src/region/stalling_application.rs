@@ -1,6 +1,6 @@
-//! Clients that stall between a miss and its fill, for up to [`STALL_MS_MAX`]: longer than a change of a pool's servers with
-//! its purge, or an outage of a server, and than a lease holds others back. The row changes meanwhile. The fill may go
-//! through another router than the miss.
+//! Clients that stall between a miss and its fill, for up to [`STALL_MS_MAX`]: longer than a change of a pool's servers
+//! with its purge, or an outage of a server, and than a lease holds others back. The row changes meanwhile. The fill
+//! may go through another router than the miss.
 //!
 //! Each has a row of its own, which is seldom written: every delete would void the token.
 

@@ -19,8 +19,8 @@ impl RegionDatabase {
         RegionDatabase { content, is_read_only: Arc::new(AtomicBool::new(is_read_only)) }
     }
 
-    /// Writes `key` in a transaction that names `names`, too. Returns its version when new readers see it; `None` if the
-    /// database refuses writes.
+    /// Writes `key` in a transaction that names `names`, too. Returns its version when new readers see it; `None` if
+    /// the database refuses writes.
     pub(super) async fn write(&self, key: &str, names: Vec<Bytes>) -> Option<u64> {
         if self.is_read_only.load(Relaxed) {
             return None;

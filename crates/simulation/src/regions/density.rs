@@ -7,8 +7,8 @@ use std::{ops::Range, time::Duration};
 const LOAD_DURATION: Duration = Duration::from_secs(8);
 /// Few keys, so that the writes of users in all regions collide.
 const KEYS: u64 = 6;
-/// Keys of a thin run that are used for a minute, about as many as are written in it, and then never again: a later delete
-/// would remove an old value that an earlier one has missed.
+/// Keys of a thin run that are used for a minute, about as many as are written in it, and then never again: a later
+/// delete would remove an old value that an earlier one has missed.
 const KEYS_OF_MINUTE: u64 = 20;
 
 /// How dense a run is.

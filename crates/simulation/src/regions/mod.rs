@@ -60,8 +60,8 @@ pub fn run(seed: u64, disabled: DisabledGuarantee) -> RunOutcome {
     run_to_end(scenario(seed, disabled, Density::Dense))
 }
 
-/// Runs several regions for as long as `load`, with few reads, writes and faults, and then for as long as deletes take to
-/// become an hour old. Monitors ask about each delete.
+/// Runs several regions for as long as `load`, with few reads, writes and faults, and then for as long as deletes take
+/// to become an hour old. Monitors ask about each delete.
 pub fn run_long(seed: u64, disabled: DisabledGuarantee, load: Duration) -> RunOutcome {
     run_to_end(scenario(seed, disabled, Density::Thin(load)))
 }

@@ -1,5 +1,5 @@
-//! The monitor of a region: the production code, on the region's log and clusters. Each cluster is watched twice: by its
-//! routers, and server by server.
+//! The monitor of a region: the production code, on the region's log and clusters. Each cluster is watched twice: by
+//! its routers, and server by server.
 
 use super::{
     density::Density,

@@ -33,8 +33,8 @@ use tokio::time::Instant;
 
 /// The monitor's clock shows this at the beginning of a run.
 const BEGUN_MS: u64 = 1_000_000;
-/// A value that some server has known for this long to be stored, when its delete is committed, must be found to be old:
-/// the time between two look-ups of the log's end, how long an answer takes, and a part for the drift of clocks.
+/// A value that some server has known for this long to be stored, when its delete is committed, must be found to be
+/// old: the time between two look-ups of the log's end, how long an answer takes, and a part for the drift of clocks.
 const KNOWN_FOR_MIN: Duration = Duration::from_millis(1_700);
 /// The first look comes at most this long after the commit was read.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);

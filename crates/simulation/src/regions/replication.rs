@@ -1,6 +1,6 @@
 //! Replication from the master's database to a replica: each commit is a packet that may be late, lost and sent again,
-//! doubled, or overtaken. The replica applies commits in the order of the log. It does not have one before readers of the
-//! master see it: a reader that is directed to the master would read an older row there than in the replica.
+//! doubled, or overtaken. The replica applies commits in the order of the log. It does not have one before readers of
+//! the master see it: a reader that is directed to the master would read an older row there than in the replica.
 
 use crate::database::{LoggedCommit, SimulatedDatabase};
 use std::{

@@ -32,8 +32,8 @@ struct EntrySet {
 pub(crate) struct HoldOffTable {
     sets: Vec<EntrySet>,
     /// When the last hold-off ends. From then on a store does not read the table, which is rarely in the processor's
-    /// cache. So a `set` may leave a hold-off in place that has ended. After a backward step of the clock it holds again
-    /// until its end, which only refuses an `add`.
+    /// cache. So a `set` may leave a hold-off in place that has ended. After a backward step of the clock it holds
+    /// again until its end, which only refuses an `add`.
     last_end_ms: u64,
     /// Entries that became part of a floor.
     pub merged: u64,

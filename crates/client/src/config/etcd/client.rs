@@ -1,6 +1,6 @@
 //! A client of etcd's JSON gateway: the requests that a watched configuration and a shared record need, over HTTP/1.1.
-//! Keys, values and user names are sent in base64, revisions as strings of digits; fields that are zero or empty are left
-//! out.
+//! Keys, values and user names are sent in base64, revisions as strings of digits; fields that are zero or empty are
+//! left out.
 //!
 //! | request | reply |
 //! |---|---|

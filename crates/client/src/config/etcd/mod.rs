@@ -12,7 +12,8 @@
 //! Invariants: only a value from etcd changes the configuration. An unreachable etcd, a deleted key and an interrupted
 //! watch (compaction) leave it as it was. After every gap the key is read again, so no gap hides a change.
 //!
-//! Absent on purpose: gRPC (a protocol compiler, and a second HTTP, for three calls), leases, and writing configurations.
+//! Absent on purpose: gRPC (a protocol compiler, and a second HTTP, for three calls), leases, and writing
+//! configurations.
 
 mod client;
 mod location;

@@ -6,12 +6,12 @@
 //!   if KEY is at revision 57:        put KEY, put KEY/a, delete KEY/b     one transaction: all of it or nothing
 //! ```
 //!
-//! A request goes to the endpoint of the connection that is kept, and to each of the others once if that one fails, or has
-//! not replied for [`NEXT_ENDPOINT_DELAY`]: one member that is down, or hangs, hides no record, and neither does a proxy in
-//! front of one that refuses. The first reply of etcd counts.
+//! A request goes to the endpoint of the connection that is kept, and to each of the others once if that one fails, or
+//! has not replied for [`NEXT_ENDPOINT_DELAY`]: one member that is down, or hangs, hides no record, and neither does a
+//! proxy in front of one that refuses. The first reply of etcd counts.
 //!
-//! A write without a reply may have been made, or may be made later, but then only if nothing was written in between. So
-//! a write that two endpoints have received is made once: the second one finds another revision.
+//! A write without a reply may have been made, or may be made later, but then only if nothing was written in between.
+//! So a write that two endpoints have received is made once: the second one finds another revision.
 
 use super::client::EtcdClient;
 use super::location::EtcdLocation;
@@ -23,7 +23,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// How long an endpoint may take until the next one is asked, too. Connecting to a member whose host is gone takes longer.
+/// How long an endpoint may take until the next one is asked, too. Connecting to a member whose host is gone takes
+/// longer.
 const NEXT_ENDPOINT_DELAY: Duration = Duration::from_millis(500);
 
 /// The value of a key.
@@ -175,8 +176,8 @@ impl EtcdRecord {
         }
     }
 
-    /// Asks `client`, or else the endpoint with this number. Returns the endpoint of the next connection, and the client
-    /// if it has replied: one that was dropped in the middle of a reply is not used again.
+    /// Asks `client`, or else the endpoint with this number. Returns the endpoint of the next connection, and the
+    /// client if it has replied: one that was dropped in the middle of a reply is not used again.
     async fn ask_once(
         &self,
         endpoint: usize,

@@ -1,6 +1,7 @@
 //! From replies to outcomes: the part of the pipeline that gives each reply to its request. Serves every path.
 //!
-//! The items of a get are matched by key. A server leaves out the keys that it does not have, and may reorder the others.
+//! The items of a get are matched by key. A server leaves out the keys that it does not have, and may reorder the
+//! others.
 
 use super::{Pipeline, ProtocolError};
 use crate::destination::cas_support::CasSupport;
@@ -55,8 +56,8 @@ impl Pipeline {
         }
     }
 
-    /// Parses the replies from byte `at` of the block while each is the value of the next key, as most are. Returns where
-    /// other bytes begin. Parsing the expected value costs a fifth of parsing any reply.
+    /// Parses the replies from byte `at` of the block while each is the value of the next key, as most are. Returns
+    /// where other bytes begin. Parsing the expected value costs a fifth of parsing any reply.
     fn parse_expected_values(&mut self, mut at: usize, block: &Bytes) -> usize {
         while let Some(&line) = self.front_get() {
             let Cursor { batch, request: first, offset } = self.cursor;

@@ -1,5 +1,5 @@
-//! Gets against a model: a server that leaves out and reorders keys, replies that are cut anywhere, batches that time out
-//! in between, and a connection that ends.
+//! Gets against a model: a server that leaves out and reorders keys, replies that are cut anywhere, batches that time
+//! out in between, and a connection that ends.
 
 use super::{PendingBatch, Pipeline};
 use crate::destination::shared::{DestinationShared, Permit};

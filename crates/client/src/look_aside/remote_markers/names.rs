@@ -19,7 +19,8 @@ pub(super) const MARKER_SUFFIX_BYTES: usize = 3 + 16;
 pub(super) struct Token(pub(super) u64);
 
 impl Token {
-    /// Stands for the tokens of a list that was full. Its marker is deleted by nothing, and expires after all of theirs.
+    /// Stands for the tokens of a list that was full. Its marker is deleted by nothing, and expires after all of
+    /// theirs.
     pub(super) const EVERY: Token = Token(0);
 
     /// A token that was never used before.

@@ -1,5 +1,6 @@
 //! One batch of deletes on its way to its cluster. A router that does not answer is hedged: the next router gets the
-//! batch too, and the first answer counts. Deletes that a router refuses are rerouted: another router gets them at once.
+//! batch too, and the first answer counts. Deletes that a router refuses are rerouted: another router gets them at
+//! once.
 //!
 //! ```text
 //! 0 ms     batch --> router 1                                    hung
@@ -16,23 +17,23 @@
 //! | any other reply, or none | refused: send it again |
 //!
 //! A delete that two routers apply, or whose reply is lost, does no harm, as deletes are idempotent. An acknowledgement
-//! by any router means the same: the servers have applied the delete or, with `--spool-peers`, no router of the
-//! cluster reads a server that has not (ADR 009). A router that can inform neither the server nor a peer refuses the
-//! delete. It may have stored the delete in its spool, and then does not read the server before it has applied it; the
-//! refusal says that other routers may. So the acknowledgement of another one is all that is missing, and it never hides
-//! what the first one still has to do.
+//! by any router means the same: the servers have applied the delete or, with `--spool-peers`, no router of the cluster
+//! reads a server that has not (ADR 009). A router that can inform neither the server nor a peer refuses the delete. It
+//! may have stored the delete in its spool, and then does not read the server before it has applied it; the refusal
+//! says that other routers may. So the acknowledgement of another one is all that is missing, and it never hides what
+//! the first one still has to do.
 //!
 //! A key like `/api/v1/users` has an unknown routing prefix. It needs no retry, since nothing can be cached under it
-//! through a router that has no route for it. But routers of one cluster differ while a pool or a prefix is being rolled
-//! out: a value may be cached through one of them and have no route in another. So a key is unroutable when every router
-//! of the cluster reports that. A router that does not answer may have a route, also for values that were cached before
-//! it failed: its key is refused, and retried until that router says something, or is no longer given to `--cluster`. A
-//! router that has no route for *deletes* only refuses the key: other operations may reach it.
+//! through a router that has no route for it. But routers of one cluster differ while a pool or a prefix is being
+//! rolled out: a value may be cached through one of them and have no route in another. So a key is unroutable when
+//! every router of the cluster reports that. A router that does not answer may have a route, also for values that were
+//! cached before it failed: its key is refused, and retried until that router says something, or is no longer given to
+//! `--cluster`. A router that has no route for *deletes* only refuses the key: other operations may reach it.
 //!
 //! Invariants:
-//! * A batch goes to each router at most once. Its refused deletes are rerouted at most once, and those without a route as
-//!   long as a router answers that has not had them. Batches that are hedged and refused deletes that are rerouted are
-//!   counted.
+//! * A batch goes to each router at most once. Its refused deletes are rerouted at most once, and those without a route
+//!   as long as a router answers that has not had them. Batches that are hedged and refused deletes that are rerouted
+//!   are counted.
 //! * Nothing is rerouted to a TKO router. After an answer, further ones are waited for no longer than the hedge delay.
 //! * When a batch ends, nothing of it is waited for. A destination still holds the copy for a hung router until its
 //!   timeout; it refuses requests beyond its own bound, and a TKO router gets no further batches while another one

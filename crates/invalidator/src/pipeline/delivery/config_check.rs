@@ -1,9 +1,10 @@
 //! Compares the configurations of a cluster's routers.
 //!
-//! Any router's acknowledgement of a delete or of a flush counts for the whole cluster, since its routers send a key to the
-//! same servers. With two configurations they may not: a delete that one of them acknowledges then leaves the value that
-//! the other one serves. Routers load a changed configuration one after the other, so a difference is no fault before it
-//! has lasted for `DIFFERENCE_MAX`. It is shown (`router_configs`) and logged; deletes go on, as nothing better is known.
+//! Any router's acknowledgement of a delete or of a flush counts for the whole cluster, since its routers send a key to
+//! the same servers. With two configurations they may not: a delete that one of them acknowledges then leaves the value
+//! that the other one serves. Routers load a changed configuration one after the other, so a difference is no fault
+//! before it has lasted for `DIFFERENCE_MAX`. It is shown (`router_configs`) and logged; deletes go on, as nothing
+//! better is known.
 //!
 //! Routers that are each other's peers (`--spool-peers`) change their configuration together: each sends deletes to the
 //! places under every configuration that another one reads by, and says so in its coverage report

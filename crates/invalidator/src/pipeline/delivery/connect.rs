@@ -6,8 +6,8 @@ use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestinat
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::sync::Arc;
 
-/// The first and the longest delay before the next attempt to connect to a failed router, before jitter. Both are short,
-/// as deletes wait for it; an attempt costs one packet each way.
+/// The first and the longest delay before the next attempt to connect to a failed router, before jitter. Both are
+/// short, as deletes wait for it; an attempt costs one packet each way.
 const PROBE_MS_MIN: u64 = 20;
 const PROBE_MS_MAX: u64 = 100;
 /// How long a router may take to answer a probe. Three that time out in a row end its connections: one that a partition

@@ -37,8 +37,8 @@ pub type Refusal = String;
 pub enum DeleteResult {
     /// The key is gone.
     Applied,
-    /// None of the cluster's routers has a route for this key. Carries the error message of the last one that was asked.
-    /// Needs no retry.
+    /// None of the cluster's routers has a route for this key. Carries the error message of the last one that was
+    /// asked. Needs no retry.
     Unroutable(String),
     /// It may not have been applied: send it again.
     Refused(Refusal),

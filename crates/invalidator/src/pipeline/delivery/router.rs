@@ -8,8 +8,8 @@
 //! ```
 //!
 //! This state and that of the router's connections (`lookaside_client::tko`) differ in what they are for. A destination
-//! whose connections failed refuses requests at once. A router that is merely late is TKO here, one late answer is enough,
-//! and it still gets batches while all routers of its cluster are TKO.
+//! whose connections failed refuses requests at once. A router that is merely late is TKO here, one late answer is
+//! enough, and it still gets batches while all routers of its cluster are TKO.
 //!
 //! A probe is a get of the state of the router's start gate, which the router answers itself. A router that answers is
 //! probed every [`PROBE_INTERVAL`], so that one that hangs is known before a delete waits for it.
@@ -40,8 +40,8 @@ use tokio::{
 /// How often a router that answers is probed.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The first and the longest delay between two probes of a TKO router; the longest is also the shortest between two
-/// that are answered. A probe of a router that is known to be down costs no packet: the destination makes connections at
-/// its own pace.
+/// that are answered. A probe of a router that is known to be down costs no packet: the destination makes connections
+/// at its own pace.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 
@@ -154,7 +154,8 @@ impl Router {
         self.is_tko.load(Ordering::Relaxed)
     }
 
-    /// Records that the router did not answer, for this reason. `has_others` says whether another router of the cluster does.
+    /// Records that the router did not answer, for this reason. `has_others` says whether another router of the cluster
+    /// does.
     pub fn record_failure(&self, why: &str, has_others: bool, statistics: &ClusterStatistics) {
         if self.is_tko.swap(true, Ordering::Relaxed) {
             return;
@@ -236,8 +237,8 @@ impl Router {
         }
     }
 
-    /// Notifies the run `token` of the router that all deletes of `source_id` are applied, so that it opens its start gate.
-    /// False if it is not known to have counted that.
+    /// Notifies the run `token` of the router that all deletes of `source_id` are applied, so that it opens its start
+    /// gate. False if it is not known to have counted that.
     pub async fn report_caught_up(&self, token: &str, source_id: Option<u64>) -> bool {
         let source = source_id.map(|id| format!(",{id:x}")).unwrap_or_default();
         let request = get_request(format!("__mcrouter__.caught_up({token}{source})").into());
@@ -245,8 +246,8 @@ impl Router {
         matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN || value == COUNTED)
     }
 
-    /// Asks the router, once it answers, whether it would flush its servers, and logs if it would not. Its operator learns
-    /// that before a flush is needed.
+    /// Asks the router, once it answers, whether it would flush its servers, and logs if it would not. Its operator
+    /// learns that before a flush is needed.
     pub async fn check_flush(&self, statistics: &ClusterStatistics) {
         loop {
             let request = get_request(Bytes::from_static(FLUSH_OPTION_KEY));

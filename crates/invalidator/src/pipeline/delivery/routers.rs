@@ -1,16 +1,16 @@
-//! The routers of a cluster, side by side: which one is asked first, and which one instead of one that does not answer or
-//! refuses.
+//! The routers of a cluster, side by side: which one is asked first, and which one instead of one that does not answer
+//! or refuses.
 //!
 //! ```text
 //! batch -> those that answer, before TKO ones -> not demoted -> fewest unanswered batches -> in turn
 //! ```
 //!
-//! A router that hangs or is down gets no batch while another one answers. Until that is known it has one batch more than
-//! the others at most. A router that does not apply what another one applies, since it does not reach a server, is asked
-//! after the others for a while ([`super::demotion`]).
+//! A router that hangs or is down gets no batch while another one answers. Until that is known it has one batch more
+//! than the others at most. A router that does not apply what another one applies, since it does not reach a server, is
+//! asked after the others for a while ([`super::demotion`]).
 //!
-//! Which router has a batch makes no difference to what its acknowledgement means ([`super::batch`]), and deletes need no
-//! order: each is sent after its commit is visible.
+//! Which router has a batch makes no difference to what its acknowledgement means ([`super::batch`]), and deletes need
+//! no order: each is sent after its commit is visible.
 
 use super::{
     DeleteResult, Delivery, Refusal, WaitingRouter,

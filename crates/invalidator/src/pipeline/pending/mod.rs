@@ -25,8 +25,8 @@
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released. A fresh delete that
 //!   is refused uses no capacity any more.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
-//!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind. A position may be long, and is
-//!   there once, as a difference from others.
+//!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind. A position may be long, and
+//!   is there once, as a difference from others.
 //!
 //! Deletes of different keys need no order: a delete is idempotent, and a reader that fills a key after the delete
 //! reads a database that already shows the commit.
@@ -206,8 +206,8 @@ impl PendingDeletes {
         self.retries.next_due(now)
     }
 
-    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest. Returns
-    /// how many; none if that was done a moment ago.
+    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest.
+    /// Returns how many; none if that was done a moment ago.
     pub fn release_retries(&mut self, now: Instant) -> usize {
         self.retries.release_all(now)
     }

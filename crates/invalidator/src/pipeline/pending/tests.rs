@@ -130,8 +130,8 @@ fn stuck_key_uses_constant_memory() {
     assert_eq!((pending.safe_position(), pending.keys()), (&Position("999999".into()), 0));
 }
 
-/// A delete that fails at the gutter alone waited up to a second for its retry, and so did the deletes of all commits that
-/// named the key meanwhile: the key's own server, which was healthy, served values that were older and older.
+/// A delete that fails at the gutter alone waited up to a second for its retry, and so did the deletes of all commits
+/// that named the key meanwhile: the key's own server, which was healthy, served values that were older and older.
 #[test]
 fn commit_that_names_a_waiting_key_is_sent_at_once() {
     let (mut pending, now) = (pending(), Instant::now());

@@ -106,8 +106,8 @@ impl Assembler {
         }
     }
 
-    /// The position to resume from after a restart: everything before it was emitted or names no key. A replay ends at a
-    /// position, so transactions that are still prepared there do not hold it back.
+    /// The position to resume from after a restart: everything before it was emitted or names no key. A replay ends at
+    /// a position, so transactions that are still prepared there do not hold it back.
     pub fn resume_position(&self) -> &GtidPosition {
         let held_back = self.prepared.resume_position().filter(|_| !self.is_replay);
         held_back.unwrap_or(&self.read_position)
@@ -139,7 +139,8 @@ impl Assembler {
         self.ready.is_empty() && !is_held_back && !self.is_inside_transaction()
     }
 
-    /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
+    /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the
+    /// gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
     }
@@ -149,8 +150,8 @@ impl Assembler {
         &mut self.row_tables
     }
 
-    /// The outbox tables; `None` if rows name no keys. The caller gives them the catalogue that they need before it feeds
-    /// the next event.
+    /// The outbox tables; `None` if rows name no keys. The caller gives them the catalogue that they need before it
+    /// feeds the next event.
     pub fn outbox_tables(&mut self) -> Option<&mut OutboxTables> {
         self.outbox_tables.as_mut()
     }
@@ -350,7 +351,8 @@ impl Assembler {
         }
     }
 
-    /// Whether events of a compressed transaction wait for [`Assembler::feed_compressed`]. They go before any other event.
+    /// Whether events of a compressed transaction wait for [`Assembler::feed_compressed`]. They go before any other
+    /// event.
     pub fn has_compressed(&self) -> bool {
         self.compressed.is_some()
     }

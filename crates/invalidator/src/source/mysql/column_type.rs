@@ -175,8 +175,8 @@ fn integer(bytes: &[u8], is_unsigned: bool) -> i128 {
     if is_negative { value - (1_i128 << (8 * bytes.len().min(8))) } else { value }
 }
 
-/// The digits of a packed decimal: groups of nine in four bytes, from the point outwards, the rest in as few bytes as it
-/// needs. All bits of a negative number are inverted, and the first bit of a positive one.
+/// The digits of a packed decimal: groups of nine in four bytes, from the point outwards, the rest in as few bytes as
+/// it needs. All bits of a negative number are inverted, and the first bit of a positive one.
 fn decimal(precision: usize, scale: usize, bytes: &[u8]) -> Option<String> {
     let whole = precision.checked_sub(scale)?;
     let is_negative = bytes.first()? & 0x80 == 0;

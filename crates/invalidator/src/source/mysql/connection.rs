@@ -36,8 +36,8 @@ const HEAD_ERROR: u8 = 0xff;
 /// One row, each column as text; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
 
-/// A connection that is logged in. One that is dropped between two commands sends COM_QUIT: the server logs a warning of
-/// each one that ends without that, and counts it (`Aborted_clients`).
+/// A connection that is logged in. One that is dropped between two commands sends COM_QUIT: the server logs a warning
+/// of each one that ends without that, and counts it (`Aborted_clients`).
 pub struct MysqlConnection {
     /// `None` only once it has become a stream.
     packets: Option<PacketStream>,

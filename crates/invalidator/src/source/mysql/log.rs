@@ -44,8 +44,8 @@ impl MysqlLog {
         MysqlLog { options, network, wall_clock, logged_warnings, read_identity, history, marks }
     }
 
-    /// Fails unless `server` is the one whose log is read. During a failover the address may lead to another one before the
-    /// reader has noticed: the end of that one's log says nothing of what is read.
+    /// Fails unless `server` is the one whose log is read. During a failover the address may lead to another one before
+    /// the reader has noticed: the end of that one's log says nothing of what is read.
     fn check_is_read(&self, server: &Server) -> Result<(), SourceError> {
         match &*self.read_identity.lock() {
             Some(read) if *read != server.identity => Err(SourceError::Unreachable {

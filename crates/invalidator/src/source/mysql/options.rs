@@ -5,11 +5,11 @@ use crate::{
     rules::RowRules,
     source::{
         Password,
+        database_url::{DatabaseUrl, endpoint},
         mysql::unsafe_setting::UnsafeSetting,
-        tls::{DatabaseTls, TlsParameters},
+        tls::DatabaseTls,
     },
 };
-use lookaside_protocol::percent;
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::AtomicBool},
@@ -37,8 +37,8 @@ pub struct MysqlOptions {
     pub tls: Option<DatabaseTls>,
     /// Unsafe settings of the server that are warned of instead of refused. Default none.
     pub accepted: BTreeSet<UnsafeSetting>,
-    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of then,
-    /// and no longer refused. Set when a source is opened, and shared with all clones. Default no.
+    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of
+    /// then, and no longer refused. Set when a source is opened, and shared with all clones. Default no.
     pub has_been_read: Arc<AtomicBool>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
@@ -65,8 +65,8 @@ pub struct MysqlOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
-    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
-    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache
+    /// with what it was before. No flag and no parameter of a URL sets it. Default no.
     pub is_gate_off: bool,
     /// How long a start from the present waits until prepared transactions (XA) are resolved, whose keys are in the log
     /// before it. Default 10 s. After that reading begins, with a warning that names them.
@@ -102,10 +102,10 @@ impl Default for MysqlOptions {
 
 impl MysqlOptions {
     /// Parses `mysql://user:password@host:port/schema?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE` or the same with
-    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log
-    /// covers all schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
-    /// `ssl-cert` and `ssl-key` identify the client. `accept-unsafe` names [settings](UnsafeSetting) that are
-    /// accepted, with commas between them. Other parameters are refused.
+    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log covers all
+    /// schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
+    /// `ssl-cert` and `ssl-key` identify the client. `accept-unsafe` names [settings](UnsafeSetting) that are accepted,
+    /// with commas between them. Other parameters are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;
@@ -113,68 +113,33 @@ impl MysqlOptions {
     /// assert_eq!((options.user.as_str(), options.password.as_str(), options.port), ("reader", "p@ss", 3307));
     /// ```
     pub fn from_url(url: &str) -> Result<Self, SourceError> {
-        let invalid = |what: &str| SourceError::Unusable {
+        let options = DatabaseUrl::parse(url, ["mysql://", "mariadb://"]).and_then(MysqlOptions::from_parsed);
+        options.map_err(|what| {
             // Not the URL itself: it may hold a password.
-            why: format!("the database URL {what}; expected mysql://user:password@host:3306"),
-        };
-        let rest = url
-            .strip_prefix("mysql://")
-            .or_else(|| url.strip_prefix("mariadb://"))
-            .ok_or_else(|| invalid("does not begin with mysql:// or mariadb://"))?;
-        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (rest, schema) = rest.split_once('/').unwrap_or((rest, ""));
-        if schema.contains('/') {
-            return Err(invalid("has more than a schema after the host"));
-        }
-        let mut options = MysqlOptions::default();
-        options.set_parameters(parameters).map_err(|why| invalid(&why))?;
-        let schema = percent::decode_text(schema).ok_or_else(|| invalid("has an invalid percent escape"))?;
-        options.schema = Some(schema).filter(|schema| !schema.is_empty());
-        let endpoint = match rest.rsplit_once('@') {
-            Some((account, endpoint)) => {
-                let (user, password) = account.split_once(':').unwrap_or((account, ""));
-                options.user = percent::decode_text(user).ok_or_else(|| invalid("has an invalid percent escape"))?;
-                options.password =
-                    percent::decode_text(password).ok_or_else(|| invalid("has an invalid percent escape"))?.into();
-                endpoint
-            }
-            None => rest,
-        };
-        let (host, port) = match endpoint.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| invalid("has an invalid port"))?)
-            }
-            _ => (endpoint, PORT_DEFAULT),
-        };
-        if host.is_empty() || options.user.contains('\0') {
-            return Err(invalid("has no host"));
-        }
-        options.host = host.trim_start_matches('[').trim_end_matches(']').into();
-        options.port = port;
-        Ok(options)
+            let why = format!("the database URL {what}; expected mysql://user:password@host:3306");
+            SourceError::Unusable { why }
+        })
     }
 
-    fn set_parameters(&mut self, parameters: &str) -> Result<(), String> {
-        let mut tls = TlsParameters::default();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let value = percent::decode_text(value).ok_or("has an invalid percent escape")?;
-            if name == "accept-unsafe" {
-                self.accepted = UnsafeSetting::parse_list(&value)?;
-            } else if !tls.set(name, &value)? {
+    fn from_parsed(url: DatabaseUrl) -> Result<Self, String> {
+        let DatabaseUrl { account, host, port, database, tls, parameters } = url;
+        let mut options = MysqlOptions { host, schema: database, tls, ..MysqlOptions::default() };
+        options.port = port.unwrap_or(options.port);
+        if let Some((user, password)) = account {
+            (options.user, options.password) = (user, password);
+        }
+        for (name, value) in parameters {
+            if name != "accept-unsafe" {
                 return Err("has a parameter other than ssl-mode, ssl-ca, ssl-cert, ssl-key and accept-unsafe".into());
             }
+            options.accepted = UnsafeSetting::parse_list(&value)?;
         }
-        self.tls = tls.into_options()?;
-        Ok(())
+        Ok(options)
     }
 
     /// `host:port`, with brackets around an IPv6 address.
     pub(super) fn address(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
+        endpoint(&self.host, self.port)
     }
 }
 

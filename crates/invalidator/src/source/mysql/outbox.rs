@@ -1,8 +1,8 @@
 //! Outbox tables: the first column of each row inserted into a table of one name, in any schema, is a key. Part of the
 //! [`assembler`](super::assembler).
 //!
-//! Clients send keys in UTF-8. The log has the bytes of the column's character set, and MariaDB's does not say which that
-//! is. The catalogue does, if the account has a privilege on the table:
+//! Clients send keys in UTF-8. The log has the bytes of the column's character set, and MariaDB's does not say which
+//! that is. The catalogue does, if the account has a privilege on the table:
 //!
 //! | the column is | the key is |
 //! |---|---|
@@ -13,8 +13,8 @@
 //!
 //! A superfluous delete is harmless, a missing one is not, and a row that anyone may insert must not stop reading.
 //!
-//! The catalogue shows the present, and the log the past: rows from before an ALTER TABLE of the character set alone are
-//! read as if they came after it.
+//! The catalogue shows the present, and the log the past: rows from before an ALTER TABLE of the character set alone
+//! are read as if they came after it.
 
 use super::{
     catalogue::Declared,
@@ -119,8 +119,8 @@ impl OutboxTables {
         self.needs_catalogue |= is_definition && sql.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
     }
 
-    /// The names of the tables whose first columns must be read from the catalogue before the next event; `None` if what is
-    /// known will do.
+    /// The names of the tables whose first columns must be read from the catalogue before the next event; `None` if
+    /// what is known will do.
     pub fn needed_names(&self) -> Option<&BTreeSet<String>> {
         self.needs_catalogue.then_some(&self.names)
     }
@@ -151,8 +151,8 @@ impl OutboxTables {
         self.declared.get(&lower_case(&outbox.table)).filter(|declared| declared.fits(column.kind, column.metadata))
     }
 
-    /// Appends the key that the first column of a row holds, as clients send it, to `out`. What is no valid key is counted
-    /// in `rejected` and logged.
+    /// Appends the key that the first column of a row holds, as clients send it, to `out`. What is no valid key is
+    /// counted in `rejected` and logged.
     pub fn push_keys(&mut self, outbox: &OutboxTable, bytes: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
         if let Some(declared) = self.declaration(outbox) {
             // What is no text in its character set, as a half of a surrogate pair in ucs2, no client sends.

@@ -1,8 +1,8 @@
 //! Where in the server's files the positions lie that were read: GTIDs do not show that.
 //!
 //! Serves the lag in bytes. A mark is made for each position that is returned, and one for the position where reading
-//! begins. Marks close to each other are merged, so that a cluster which is far behind its reader needs little memory: the
-//! lag is too large by the distance of two marks at most, or by one batch of commits.
+//! begins. Marks close to each other are merged, so that a cluster which is far behind its reader needs little memory:
+//! the lag is too large by the distance of two marks at most, or by one batch of commits.
 
 use super::gtid;
 use crate::{LogFile, Position};
@@ -58,7 +58,8 @@ impl ReadMarks {
         }
     }
 
-    /// The bytes of `files`, the oldest first, after `position`; `None` if it was not read. Forgets the marks before it.
+    /// The bytes of `files`, the oldest first, after `position`; `None` if it was not read. Forgets the marks before
+    /// it.
     pub fn bytes_after(&mut self, position: &Position, files: &[LogFile]) -> Option<u64> {
         let reached = self.marks.partition_point(|mark| gtid::covers(&position.0, &mark.position.0));
         self.marks.drain(..reached.checked_sub(1)?);

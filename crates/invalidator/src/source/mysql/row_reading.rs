@@ -1,7 +1,7 @@
 //! Reads rows of a table with a rule, for `lookaside invalidator try`: the rows that a statement would change.
 //!
-//! The condition comes from an operator. It is executed in a read-only transaction, with a limit of time and rows, and as a
-//! prepared statement, which the server takes for one statement or not at all.
+//! The condition comes from an operator. It is executed in a read-only transaction, with a limit of time and rows, and
+//! as a prepared statement, which the server takes for one statement or not at all.
 
 use super::{
     catalogue::{self, Declared},

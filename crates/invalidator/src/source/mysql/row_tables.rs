@@ -13,12 +13,12 @@
 //! catalogue is: it is read again, and until both agree, changes are inexpressible.
 //!
 //! Rows without names are inexpressible, too: an ALTER TABLE that leaves all types as they are and exchanges two names
-//! cannot be noticed at the rows before it. An operator may accept that (`accept-unsafe=binlog_row_metadata`). Names are
-//! those of the catalogue's columns at the same places then. Every ALTER TABLE in the log counts as inexpressible, but comes
-//! after the rows that it makes the catalogue misname.
+//! cannot be noticed at the rows before it. An operator may accept that (`accept-unsafe=binlog_row_metadata`). Names
+//! are those of the catalogue's columns at the same places then. Every ALTER TABLE in the log counts as inexpressible,
+//! but comes after the rows that it makes the catalogue misname.
 //!
-//! A table without a rule costs a look-up of its name for each table map, and one of a number for each rows event; without
-//! rules, neither.
+//! A table without a rule costs a look-up of its name for each table map, and one of a number for each rows event;
+//! without rules, neither.
 
 use super::{
     catalogue::{Catalogue, Declared},
@@ -40,8 +40,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The catalogue is read again after this time for a table that it does not show: a GRANT is no DDL. The look-ups are as
-/// rare as that.
+/// The catalogue is read again after this time for a table that it does not show: a GRANT is no DDL. The look-ups are
+/// as rare as that.
 const CATALOGUE_RETRY: Duration = Duration::from_secs(5);
 
 /// The tables with a rule.
@@ -109,7 +109,8 @@ impl RowTables {
         if self.version != self.row_rules.version() {
             self.version = self.row_rules.version();
             self.rules = self.row_rules.current();
-            // Rows of the open statement may follow: the tables stay, and are bound to the new rules with the catalogue.
+            // Rows of the open statement may follow: the tables stay, and are bound to the new rules with the
+            // catalogue.
             let rules = &self.rules;
             self.tables.retain(|name, _| rules.rule(name.schema.as_bytes(), name.name.as_bytes()).is_some());
             self.by_statement.clear();

@@ -1,7 +1,7 @@
 //! Table maps and rows: splits a rows event into the bytes of each column of each row.
 //!
-//! Serves the delete path, for the outbox table and for tables with a rule. The widths of all columns are needed to find
-//! the next row. Not here: the meaning of the bytes (`column_type.rs`).
+//! Serves the delete path, for the outbox table and for tables with a rule. The widths of all columns are needed to
+//! find the next row. Not here: the meaning of the bytes (`column_type.rs`).
 //!
 //! ```text
 //! table map  | table: 6 | flags: 2 | length, schema, 0 | length, name, 0 | columns | types | length, metadata |

@@ -47,7 +47,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Checks the server of `connection`. What loses nothing before something fails is no error once its log has been read.
+    /// Checks the server of `connection`. What loses nothing before something fails is no error once its log has been
+    /// read.
     pub async fn inspect(connection: &mut MysqlConnection, options: &MysqlOptions) -> Result<Server, SourceError> {
         let strictness = match options.has_been_read.load(Relaxed) {
             true => Strictness::LosingNow,

@@ -1,16 +1,16 @@
-//! The settings of a server by which a delete can be lost or mistaken: commits or rows that are not in the log, positions
-//! that skip commits, rows without the names of their columns.
+//! The settings of a server by which a delete can be lost or mistaken: commits or rows that are not in the log,
+//! positions that skip commits, rows without the names of their columns.
 //!
 //! Serves the start of the delete path, and the look-ups while the log is read. Such a setting is refused, with the
-//! statement that corrects it. Those of [`UnsafeSetting`] an operator may accept. docs/operating/invalidation.md has a table
-//! of all.
+//! statement that corrects it. Those of [`UnsafeSetting`] an operator may accept. docs/operating/invalidation.md has a
+//! table of all.
 //!
-//! A setting that loses nothing before something fails is refused at the start of the process alone. When the log is opened
-//! again, after a lost connection for example, it is warned of, and the look-ups report it as an error: without deletes
-//! caches would be stale at once.
+//! A setting that loses nothing before something fails is refused at the start of the process alone. When the log is
+//! opened again, after a lost connection for example, it is warned of, and the look-ups report it as an error: without
+//! deletes caches would be stale at once.
 //!
-//! What only row rules need is found here, too, but does not refuse the start: [`rule_check`](super::rule_check) refuses
-//! the rules, and rows that lack it are inexpressible.
+//! What only row rules need is found here, too, but does not refuse the start: [`rule_check`](super::rule_check)
+//! refuses the rules, and rows that lack it are inexpressible.
 
 use super::{log_coverage::LogFilters, options::MysqlOptions, unsafe_setting::UnsafeSetting};
 use crate::SourceError;
@@ -34,9 +34,9 @@ pub enum Strictness {
     LosingNow,
 }
 
-/// Fails if a setting is unsafe, is not accepted, and is one that `strictness` refuses, with the statements that correct them
-/// all. Returns warnings of the others, and of those by which no delete is lost. `filters` is `None` if the account may not
-/// query them.
+/// Fails if a setting is unsafe, is not accepted, and is one that `strictness` refuses, with the statements that
+/// correct them all. Returns warnings of the others, and of those by which no delete is lost. `filters` is `None` if
+/// the account may not query them.
 pub fn check(
     kind: ServerKind,
     variables: &BTreeMap<String, String>,

@@ -9,8 +9,8 @@
 //!
 //! Where a string ends, and whether "..." is one, depends on the session's [`SqlMode`].
 //!
-//! What else wraps a statement (`PREPARE`, `EXECUTE IMMEDIATE`, compound statements, routines, events) is not in the log:
-//! the server writes each statement that it executes by itself.
+//! What else wraps a statement (`PREPARE`, `EXECUTE IMMEDIATE`, compound statements, routines, events) is not in the
+//! log: the server writes each statement that it executes by itself.
 
 use crate::keys::{SqlMode, line_bytes, opens_line_comment};
 use memchr::{memchr, memmem};

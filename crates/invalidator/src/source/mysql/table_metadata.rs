@@ -1,5 +1,5 @@
-//! The optional fields of a table map (`binlog_row_metadata`): signs, character sets, names, and the labels of enums and
-//! sets.
+//! The optional fields of a table map (`binlog_row_metadata`): signs, character sets, names, and the labels of enums
+//! and sets.
 //!
 //! ```text
 //! field           | type: 1 | length | value |
@@ -7,9 +7,9 @@
 //! column charset  | collation | collation | ...                                of each column
 //! ```
 //!
-//! A character set is there as the number of one of its collations, 63 for bytes. Columns are counted among those that have
-//! one: strings of either kind, blobs, MySQL's vectors, all columns of MariaDB that are stored as one of these, and its
-//! geometries. Enums and sets have fields of their own.
+//! A character set is there as the number of one of its collations, 63 for bytes. Columns are counted among those that
+//! have one: strings of either kind, blobs, MySQL's vectors, all columns of MariaDB that are stored as one of these,
+//! and its geometries. Enums and sets have fields of their own.
 
 use super::{
     cursor::{Cursor, Malformed},

@@ -1,8 +1,8 @@
 //! Statements in the log that change tables without their rows: DDL, TRUNCATE, and changes in the statement format.
 //!
-//! A statement is lexed, not parsed: every identifier in it that is a watched table's name counts. So an identifier that
-//! is a column's name and a table's may count needlessly, and no table is missed, but for those that a statement in the
-//! statement format changes through a view, a trigger or a routine.
+//! A statement is lexed, not parsed: every identifier in it that is a watched table's name counts. So an identifier
+//! that is a column's name and a table's may count needlessly, and no table is missed, but for those that a statement
+//! in the statement format changes through a view, a trigger or a routine.
 //!
 //! | statement | change |
 //! |---|---|

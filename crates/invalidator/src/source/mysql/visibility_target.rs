@@ -42,8 +42,8 @@ pub struct LogEnd {
 impl LogEnd {
     /// Advances behind an event of `bytes`, to its end, which is given modulo 2^32; 0 means unknown.
     ///
-    /// MariaDB from 11.4 on does not say where the events of a transaction end, but for the last one, which may be over 4 GiB
-    /// behind the first. So the end is the one nearest to where the events' lengths lead.
+    /// MariaDB from 11.4 on does not say where the events of a transaction end, but for the last one, which may be over
+    /// 4 GiB behind the first. So the end is the one nearest to where the events' lengths lead.
     pub fn advance(&mut self, end: u32, bytes: u32) {
         const WRAP: u64 = 1 << 32;
         if end == 0 {
@@ -77,8 +77,8 @@ mod tests {
         assert_eq!(end.offset, 0x1_0000_0020, "not before it");
     }
 
-    /// Of a transaction of MariaDB 11.4 only the first and the last event have an end: the offset stayed 4 GiB behind for each
-    /// 4 GiB of it, so the gate was open for the rest of the file.
+    /// Of a transaction of MariaDB 11.4 only the first and the last event have an end: the offset stayed 4 GiB behind
+    /// for each 4 GiB of it, so the gate was open for the rest of the file.
     #[test]
     fn a_transaction_over_4_gib_whose_events_have_no_end_is_passed() {
         const EVENT_BYTES: u32 = 0x4000_0000;

@@ -4,14 +4,14 @@
 //! begin  ->  table, row of the outbox, message 'lookaside' ...  ->  commit
 //! ```
 //!
-//! Keys are the contents of transactional messages with the prefix `lookaside`, a column of each row that is inserted into
-//! the outbox table (the one named `key`, or else the first), and those of changed rows of tables with a rule. A message
-//! that is not transactional is in the log although its transaction may be rolled back, or has not been committed yet; its
-//! key is ignored and counted.
+//! Keys are the contents of transactional messages with the prefix `lookaside`, a column of each row that is inserted
+//! into the outbox table (the one named `key`, or else the first), and those of changed rows of tables with a rule. A
+//! message that is not transactional is in the log although its transaction may be rolled back, or has not been
+//! committed yet; its key is ignored and counted.
 //!
 //! The server sends a transaction only when it is committed, whole, and in the order of commits; a prepared transaction
-//! when it is committed. So keys of a long transaction are emitted in parts, all but the last at the position before it.
-//! Sans-I/O.
+//! when it is committed. So keys of a long transaction are emitted in parts, all but the last at the position before
+//! it. Sans-I/O.
 
 use super::{
     lsn::{Lsn, time_of},
@@ -401,8 +401,8 @@ mod tests {
         assert_eq!(keys_of_users(false, &[insert(5, &["1", "a"])]), ["e:a", "u:1"]);
     }
 
-    /// The server sends rows of a partition as rows of the table, with the table's identity in the description: what the
-    /// partition's own identity lacks was taken for NULL, which names no key.
+    /// The server sends rows of a partition as rows of the table, with the table's identity in the description: what
+    /// the partition's own identity lacks was taken for NULL, which names no key.
     #[test]
     fn the_identity_of_a_partition_counts_too() {
         let partition = typed_relation(6, "users_1", &[("email", false, TEXT), ("id", true, INT)]);

@@ -47,8 +47,8 @@ pub(super) struct DeclaredTable {
     pub is_inherited: bool,
     /// Whether old rows, of all its partitions too, have all values.
     pub has_old_rows: bool,
-    /// A digest of the names and types of its columns, and of the transactions that declared them last: ALTER COLUMN TYPE
-    /// rewrites all values also if the type stays the same, and the log has nothing of that.
+    /// A digest of the names and types of its columns, and of the transactions that declared them last: ALTER COLUMN
+    /// TYPE rewrites all values also if the type stays the same, and the log has nothing of that.
     pub columns_digest: String,
     /// Its columns, if they were read.
     pub columns: Vec<DeclaredColumn>,

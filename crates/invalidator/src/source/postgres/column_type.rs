@@ -1,8 +1,8 @@
 //! How the text that the log has for a value becomes a value of a key.
 //!
-//! The log has the id of each column's type. Ids of built-in types never change; what an id of an enum or a domain means
-//! is in the catalogue ([`DeclaredType`]), and stays the same for as long as the type exists. A column of a domain is one
-//! of the domain's base type.
+//! The log has the id of each column's type. Ids of built-in types never change; what an id of an enum or a domain
+//! means is in the catalogue ([`DeclaredType`]), and stays the same for as long as the type exists. A column of a
+//! domain is one of the domain's base type.
 //!
 //! The session of the log has `DateStyle=ISO`, `TimeZone=UTC` and `bytea_output=hex`, so that each type has one text.
 

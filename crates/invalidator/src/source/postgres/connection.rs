@@ -1,8 +1,8 @@
 //! A connection to a PostgreSQL server: login, queries with text results, and the stream of a replication slot.
 //!
 //! Serves the start-up checks, the gate and the log. Messages are those of `postgres-protocol`, which knows no sockets;
-//! the stream comes from [`Network`]. Every message and every result is bounded. Login is by password: SCRAM-SHA-256, or
-//! MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI.
+//! the stream comes from [`Network`]. Every message and every result is bounded. Login is by password: SCRAM-SHA-256,
+//! or MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI.
 
 use super::{
     options::{HEARTBEATS_MISSED_MAX, PostgresOptions},

@@ -1,8 +1,8 @@
 //! Tables whose changes are not in the log: what the catalogue shows of them is compared with what it showed before.
 //!
-//! DDL is not in this log. A table that is dropped and created again is not in the publication any more, and an ALTER TABLE
-//! may rewrite all rows: nothing in the log tells. So the catalogue is read at intervals, and what a change of it may have
-//! hidden is inexpressible:
+//! DDL is not in this log. A table that is dropped and created again is not in the publication any more, and an ALTER
+//! TABLE may rewrite all rows: nothing in the log tells. So the catalogue is read at intervals, and what a change of it
+//! may have hidden is inexpressible:
 //!
 //! | the catalogue | change |
 //! |---|---|
@@ -11,18 +11,18 @@
 //! | another table has its name, or it has other columns | the schema was changed |
 //! | a partition is gone, or has another file | truncated |
 //!
-//! The catalogue is compared with what an earlier source saw; if there was none in this process, with digests of what an
-//! earlier process saw, or another invalidator. These are kept where positions are ([`SeenTables`]), so DDL while no
+//! The catalogue is compared with what an earlier source saw; if there was none in this process, with digests of what
+//! an earlier process saw, or another invalidator. These are kept where positions are ([`SeenTables`]), so DDL while no
 //! invalidator looks is found by the next one. A table without a digest begins with what is found, and the log says so.
 //!
 //! A change that was found is not in the log. So
 //!
-//! * it is emitted at a position that no cluster has saved before, since clusters skip what comes before theirs: looks begin
-//!   when the log has been read up to what was delivered;
+//! * it is emitted at a position that no cluster has saved before, since clusters skip what comes before theirs: looks
+//!   begin when the log has been read up to what was delivered;
 //! * the next source repeats it, unless it is safe on disk;
-//! * until every cluster has saved a later position, the kept digest is the one from before the change, and marked as pending:
-//!   the next process, or another invalidator, finds the change again, for all clusters. On a database without commits the
-//!   position does not move, so a restart may repeat it although all have acknowledged it.
+//! * until every cluster has saved a later position, the kept digest is the one from before the change, and marked as
+//!   pending: the next process, or another invalidator, finds the change again, for all clusters. On a database without
+//!   commits the position does not move, so a restart may repeat it although all have acknowledged it.
 //!
 //! An outbox table is looked at, too: if the publication does not have its rows, the log says so, and what to do.
 //!
@@ -102,7 +102,8 @@ impl Coverage {
         self.seen.values().filter(|table| !table.problems.is_empty()).count()
     }
 
-    /// Takes note of the outbox tables of which the publication does not have all inserted rows, and logs what has changed.
+    /// Takes note of the outbox tables of which the publication does not have all inserted rows, and logs what has
+    /// changed.
     pub fn observe_outboxes(&mut self, unpublished: BTreeSet<String>, publication: &str) {
         for table in unpublished.difference(&self.unpublished_outboxes) {
             tracing::error!(
@@ -124,8 +125,8 @@ impl Coverage {
         self.unpublished_outboxes.len()
     }
 
-    /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be emitted
-    /// now, as they may not be in the log, which has been read up to `read`.
+    /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be
+    /// emitted now, as they may not be in the log, which has been read up to `read`.
     pub fn observe(
         &mut self,
         rules: &Rules,

@@ -1,7 +1,7 @@
 //! Replication slots that a physical standby copies from its primary, so that reading goes on after a failover.
 //!
-//! From version 17 on a standby with `sync_replication_slots` copies the slots that have the property `failover`. A slot
-//! that an earlier version of this program has created gets it when it is next read.
+//! From version 17 on a standby with `sync_replication_slots` copies the slots that have the property `failover`. A
+//! slot that an earlier version of this program has created gets it when it is next read.
 
 use super::{
     connection::{PostgresConnection, QueryError},

@@ -78,8 +78,8 @@ pub(super) async fn wait_until_ended(
 }
 
 /// The transactions that have begun to write and that readers may not see yet. Some may be in the log already, others
-/// are just open: the server does not tell them apart. A snapshot would not do: it does not name those that are newer than
-/// the last one that ended.
+/// are just open: the server does not tell them apart. A snapshot would not do: it does not name those that are newer
+/// than the last one that ended.
 ///
 /// Each holds a lock on its own number, from before its first record in the log until after it is visible.
 pub(super) async fn unfinished_transactions(connection: &mut PostgresConnection) -> Result<BTreeSet<u32>, SourceError> {

@@ -52,9 +52,9 @@ impl PostgresLog {
         PostgresLog { options, network, wall_clock, released, delivered, shared_slot: None, coverage, read_log }
     }
 
-    /// Fails unless the log `identity`, which is on this timeline, is the one that is read. During a failover the address
-    /// may lead to the promoted standby before the reader has noticed: the end of its log says nothing of what is read,
-    /// since positions before and behind the fork look alike.
+    /// Fails unless the log `identity`, which is on this timeline, is the one that is read. During a failover the
+    /// address may lead to the promoted standby before the reader has noticed: the end of its log says nothing of what
+    /// is read, since positions before and behind the fork look alike.
     fn check_is_read(&self, identity: &str, timeline: Option<u32>) -> Result<(), SourceError> {
         match &*self.read_log.lock() {
             Some((read, of_read)) if read != identity || *of_read != timeline => {
@@ -70,14 +70,15 @@ impl PostgresLog {
         }
     }
 
-    /// The same, where an earlier process has seen the tables in `kept`. What is to be kept now is sent to its receivers.
+    /// The same, where an earlier process has seen the tables in `kept`. What is to be kept now is sent to its
+    /// receivers.
     pub fn with_seen_tables(self, kept: watch::Sender<SeenTables>) -> PostgresLog {
         PostgresLog { coverage: Arc::new(Mutex::new(Coverage::new(kept))), ..self }
     }
 
-    /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
-    /// is confirmed by [`CommitLog::release`] alone, and the session of one that hangs is ended while `is_active` returns
-    /// true. Those that share the slot have the same `name`.
+    /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the
+    /// slot is confirmed by [`CommitLog::release`] alone, and the session of one that hangs is ended while `is_active`
+    /// returns true. Those that share the slot have the same `name`.
     pub fn with_shared_slot(mut self, name: &str, is_active: IsActive) -> PostgresLog {
         let shared = SharedSlot::new(name, is_active);
         self.options.application_name = shared.application_name(fastrand::u64(..));

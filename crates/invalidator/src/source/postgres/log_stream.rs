@@ -1,4 +1,5 @@
-//! The stream of the log in time: reports while nothing arrives and while the gate is asked, and a server that is silent.
+//! The stream of the log in time: reports while nothing arrives and while the gate is asked, and a server that is
+//! silent.
 
 use super::{
     connection::protocol_error,
@@ -38,8 +39,8 @@ impl LogStream {
         self.stream.send_status(read, confirmed, wall_clock(), false).await
     }
 
-    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been read
-    /// and confirmed, and asks for signs of life.
+    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been
+    /// read and confirmed, and asks for signs of life.
     pub async fn read(
         &mut self,
         options: &PostgresOptions,

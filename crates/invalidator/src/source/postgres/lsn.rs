@@ -22,8 +22,8 @@ impl Lsn {
         Some(Lsn(u64::from(part(high)?) << 32 | u64::from(part(low)?)))
     }
 
-    /// The end of the last record, if the next one begins here. They differ on a fresh page, which begins with a header:
-    /// a reader of the log does not get behind the header before there is a record.
+    /// The end of the last record, if the next one begins here. They differ on a fresh page, which begins with a
+    /// header: a reader of the log does not get behind the header before there is a record.
     pub(super) fn end_before(self, block_bytes: u64, segment_bytes: u64) -> Lsn {
         let is_segment_start = self.0.checked_rem(segment_bytes) == Some(SEGMENT_HEADER_BYTES);
         match self.0.checked_rem(block_bytes) {

@@ -21,12 +21,12 @@
 //! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
 //!
-//! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in the
-//! transaction), from rows of the outbox table, and from rows of tables with a rule.
+//! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in
+//! the transaction), from rows of the outbox table, and from rows of tables with a rule.
 //!
-//! There is one slot, for all clusters. It is confirmed up to what [`crate::spool`] has on disk: the server keeps its log
-//! while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down. If the
-//! slot is lost, so is the position, and the operator decides.
+//! There is one slot, for all clusters. It is confirmed up to what [`crate::spool`] has on disk: the server keeps its
+//! log while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down.
+//! If the slot is lost, so is the position, and the operator decides.
 //!
 //! Not supported: keys in comments of statements, which this log does not contain; the log of a standby. Transactions
 //! arrive when they are committed, a prepared one when it is committed: no streaming in progress.

@@ -5,10 +5,10 @@ use crate::{
     rules::RowRules,
     source::{
         Password,
-        tls::{DatabaseTls, TlsParameters},
+        database_url::{DatabaseUrl, endpoint},
+        tls::DatabaseTls,
     },
 };
-use lookaside_protocol::percent;
 use std::{sync::Arc, time::Duration};
 
 const PORT_DEFAULT: u16 = 5432;
@@ -54,8 +54,8 @@ pub struct PostgresOptions {
     pub catalogue_interval: Duration,
     /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.
     pub connect_wait_max: Duration,
-    /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits for
-    /// all open transactions, so that one has no such limit.
+    /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits
+    /// for all open transactions, so that one has no such limit.
     pub reply_wait_max: Duration,
     /// The server is asked for a sign of life this often. Default 5 s. After three times this in silence the connection
     /// is closed, by the server too (`wal_sender_timeout`), which frees the slot.
@@ -63,8 +63,8 @@ pub struct PostgresOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
-    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
-    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache
+    /// with what it was before. No flag and no parameter of a URL sets it. Default no.
     pub is_gate_off: bool,
 }
 
@@ -95,9 +95,9 @@ impl Default for PostgresOptions {
 
 impl PostgresOptions {
     /// Parses `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE`, or the same with
-    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the default),
-    /// `verify-full` or `verify-ca`, which need `sslrootcert`; `sslcert` and `sslkey` identify the client. Other
-    /// parameters are refused, except `application_name`.
+    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the
+    /// default), `verify-full` or `verify-ca`, which need `sslrootcert`; `sslcert` and `sslkey` identify the client.
+    /// Other parameters are refused, except `application_name`.
     ///
     /// ```
     /// use lookaside_invalidator::source::postgres::PostgresOptions;
@@ -106,35 +106,28 @@ impl PostgresOptions {
     /// assert_eq!(options.database, "shop");
     /// ```
     pub fn from_url(url: &str) -> Result<Self, SourceError> {
-        let rest = url
-            .strip_prefix("postgres://")
-            .or_else(|| url.strip_prefix("postgresql://"))
-            .ok_or_else(|| invalid("does not begin with postgres:// or postgresql://"))?;
-        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (rest, database) = rest.split_once('/').unwrap_or((rest, ""));
-        let mut options = PostgresOptions::default();
-        let endpoint = match rest.rsplit_once('@') {
-            Some((account, endpoint)) => {
-                let (user, password) = account.split_once(':').unwrap_or((account, ""));
-                options.user = decoded(user)?;
-                options.password = decoded(password)?.into();
-                endpoint
-            }
-            None => rest,
-        };
-        let (host, port) = match endpoint.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| invalid("has an invalid port"))?)
-            }
-            _ => (endpoint, PORT_DEFAULT),
-        };
-        options.database = if database.is_empty() { options.user.clone() } else { decoded(database)? };
-        if host.is_empty() || options.user.is_empty() {
-            return Err(invalid("has no host or no user"));
+        let options = DatabaseUrl::parse(url, ["postgres://", "postgresql://"]).and_then(PostgresOptions::from_parsed);
+        options.map_err(|what| {
+            // Not the URL itself: it may hold a password.
+            let why = format!("the database URL {what}; expected postgres://user:password@host:5432/database");
+            SourceError::Unusable { why }
+        })
+    }
+
+    fn from_parsed(url: DatabaseUrl) -> Result<Self, String> {
+        let DatabaseUrl { account, host, port, database, tls, parameters } = url;
+        let mut options = PostgresOptions { host, tls, ..PostgresOptions::default() };
+        options.port = port.unwrap_or(options.port);
+        if let Some((user, password)) = account {
+            (options.user, options.password) = (user, password);
         }
-        options.host = host.trim_start_matches('[').trim_end_matches(']').into();
-        options.port = port;
-        options.set_parameters(parameters)?;
+        if options.user.is_empty() {
+            return Err("has no user".into());
+        }
+        options.database = database.unwrap_or_else(|| options.user.clone());
+        if parameters.iter().any(|(name, _)| name != "application_name") {
+            return Err("has a parameter other than sslmode, sslrootcert, sslcert and sslkey".into());
+        }
         Ok(options)
     }
 
@@ -145,38 +138,9 @@ impl PostgresOptions {
         PostgresOptions { application_name: prefix.replace('_', "-"), slot, is_slot_temporary: true, ..self }
     }
 
-    fn set_parameters(&mut self, parameters: &str) -> Result<(), SourceError> {
-        let mut tls = TlsParameters::default();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let is_tls = tls.set(name, &decoded(value)?).map_err(|why| invalid(&why))?;
-            if !is_tls && name != "application_name" {
-                return Err(invalid("has a parameter other than sslmode, sslrootcert, sslcert and sslkey"));
-            }
-        }
-        self.tls = tls.into_options().map_err(|why| invalid(&why))?;
-        Ok(())
-    }
-
     /// `host:port`, with brackets around an IPv6 address.
     pub(super) fn address(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
-    }
-}
-
-fn decoded(text: &str) -> Result<String, SourceError> {
-    percent::decode_text(text)
-        .filter(|text| !text.contains('\0'))
-        .ok_or_else(|| invalid("has an invalid percent escape"))
-}
-
-fn invalid(what: &str) -> SourceError {
-    SourceError::Unusable {
-        // Not the URL itself: it may hold a password.
-        why: format!("the database URL {what}; expected postgres://user:password@host:5432/database"),
+        endpoint(&self.host, self.port)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads rows of a table with a rule, for `lookaside invalidator try`: the rows that a statement would change.
 //!
-//! The condition comes from an operator, and has been composed so that it is a part of one statement. It is executed in a
-//! read-only transaction, with a limit of time and rows.
+//! The condition comes from an operator, and has been composed so that it is a part of one statement. It is executed in
+//! a read-only transaction, with a limit of time and rows.
 
 use super::{
     catalogue::{self, DeclaredColumn},
@@ -63,8 +63,8 @@ pub async fn read_rows(
     Ok(found)
 }
 
-/// An error with the statements that give an account a missing privilege. The one on the schema is tested first, so the other
-/// one may be missing too.
+/// An error with the statements that give an account a missing privilege. The one on the schema is tested first, so the
+/// other one may be missing too.
 fn explain_privileges(error: QueryError, rule: &Rule, user: &str) -> SourceError {
     let QueryError::Server(error) = error else { return error.into() };
     if error.code != INSUFFICIENT_PRIVILEGE {

@@ -9,12 +9,14 @@
 //! | UPDATE | none: the identity has not changed | those of the identity, from the new row |
 //! | UPDATE, DELETE | one | those of the identity; all with REPLICA IDENTITY FULL |
 //!
-//! A value that is stored apart and was not changed is missing in the new row; it is the old row's. An UPDATE that leaves a
-//! row as it was is in the log, unlike in those of other databases; with REPLICA IDENTITY FULL it names no keys here either.
+//! A value that is stored apart and was not changed is missing in the new row; it is the old row's. An UPDATE that
+//! leaves a row as it was is in the log, unlike in those of other databases; with REPLICA IDENTITY FULL it names no
+//! keys here either.
 //!
 //! Rows of a partition arrive as rows of the whole table, with its description, but what is in them depends on the
-//! partition's identity. The server describes the partition right behind the table, so a table that is described next and
-//! has the same columns is taken for a partition: a value counts as known only if it is in the identity of all of them.
+//! partition's identity. The server describes the partition right behind the table, so a table that is described next
+//! and has the same columns is taken for a partition: a value counts as known only if it is in the identity of all of
+//! them.
 //!
 //! TRUNCATE is in the log, other changes of whole tables are not (`coverage.rs`).
 

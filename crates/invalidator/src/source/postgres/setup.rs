@@ -6,15 +6,16 @@ use super::{
 };
 use crate::rules::Rules;
 
-/// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication,
-/// and adds the outbox to a publication that lacks it. To be run by the database's owner; running it again changes nothing.
+/// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the
+/// publication, and adds the outbox to a publication that lacks it. To be run by the database's owner; running it again
+/// changes nothing.
 ///
-/// The publication may have tables of schemas on which the owner has no privilege: no table but the outbox is looked up by
-/// its name.
+/// The publication may have tables of schemas on which the owner has no privilege: no table but the outbox is looked up
+/// by its name.
 ///
 /// The function writes keys in UTF-8, as clients send them: a message is not converted from the database's encoding.
-/// PostgreSQL 13 does not send messages to subscribers, so there it inserts into the outbox, with the rights of its owner:
-/// every account may call it, as on later versions.
+/// PostgreSQL 13 does not send messages to subscribers, so there it inserts into the outbox, with the rights of its
+/// owner: every account may call it, as on later versions.
 ///
 /// ```
 /// use lookaside_invalidator::source::postgres::setup_sql;
@@ -67,8 +68,9 @@ END $lookaside$;
     )
 }
 
-/// The statements that give the table `root` and its partitions a replica identity with `columns`, where they have none.
-/// They need a variable `member`, a record. UPDATE and DELETE of a published table without a replica identity fail.
+/// The statements that give the table `root` and its partitions a replica identity with `columns`, where they have
+/// none. They need a variable `member`, a record. UPDATE and DELETE of a published table without a replica identity
+/// fail.
 fn set_identities(root: &str, columns: &str) -> String {
     format!(
         "FOR member IN SELECT format('%I.%I', n.nspname, c.relname) AS shown
@@ -82,10 +84,10 @@ fn set_identities(root: &str, columns: &str) -> String {
     )
 }
 
-/// The SQL that prepares the tables of `rules`: adds them to the publication, which has all changes of its tables then, and
-/// gives a table and its partitions a replica identity with the columns of the rule's keys. To be run after [`setup_sql`];
-/// running it again changes nothing.
-/// The other tables of the publication get a replica identity too, if they have none.
+/// The SQL that prepares the tables of `rules`: adds them to the publication, which has all changes of its tables then,
+/// and gives a table and its partitions a replica identity with the columns of the rule's keys. To be run after
+/// [`setup_sql`]; running it again changes nothing. The other tables of the publication get a replica identity too, if
+/// they have none.
 pub fn rules_setup_sql(publication: &str, rules: &Rules) -> String {
     let (name, literal) = (quote_name(publication), quote_literal(publication));
     format!(

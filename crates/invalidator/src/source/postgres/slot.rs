@@ -80,8 +80,8 @@ impl Server {
         Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
     }
 
-    /// Where reading from `start` begins, and the timelines from there on. A cluster may have got all up to `delivered`.
-    /// Creates or replaces the slot if it may.
+    /// Where reading from `start` begins, and the timelines from there on. A cluster may have got all up to
+    /// `delivered`. Creates or replaces the slot if it may.
     pub async fn start_position(
         &self,
         connection: &mut PostgresConnection,
@@ -243,14 +243,15 @@ pub(super) async fn look_up(connection: &mut PostgresConnection) -> Result<(Lsn,
     Ok((next.end_before(number(1)?, number(2)?), number(3)?))
 }
 
-/// The end of what the server has flushed to its log. Commits that readers see already may lie behind it; they are read.
+/// The end of what the server has flushed to its log. Commits that readers see already may lie behind it; they are
+/// read.
 async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
     let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
 
-/// Fails if a `lookaside_invalidate` is one of a later version of the server, or of an earlier one of this program, which
-/// writes messages. It may be in a schema that `setup` does not look at: the reason names it.
+/// Fails if a `lookaside_invalidate` is one of a later version of the server, or of an earlier one of this program,
+/// which writes messages. It may be in a schema that `setup` does not look at: the reason names it.
 async fn check_function(connection: &mut PostgresConnection) -> Result<(), SourceError> {
     let sql = "SELECT string_agg(format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)), ', ') \
                FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \

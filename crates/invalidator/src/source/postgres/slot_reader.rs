@@ -1,5 +1,5 @@
-//! The reader of the slot. There is one at most, so while another process reads it nothing is lost and nothing may be changed:
-//! that process confirms what it has read, and its position is none of ours.
+//! The reader of the slot. There is one at most, so while another process reads it nothing is lost and nothing may be
+//! changed: that process confirms what it has read, and its position is none of ours.
 //!
 //! | the reader | treated as |
 //! |---|---|
@@ -15,8 +15,8 @@ use super::{
 use crate::{SourceError, source::SHARED_STATE_TABLE as TABLE};
 use std::sync::Arc;
 
-/// How many bytes of the shared state's name are shown, before a checksum of all of it: the server cuts a name of over 63
-/// bytes off.
+/// How many bytes of the shared state's name are shown, before a checksum of all of it: the server cuts a name of over
+/// 63 bytes off.
 const NAME_BYTES_SHOWN_MAX: usize = 11;
 
 /// Whether this invalidator is certain to be the active one of those that share the slot.

@@ -172,8 +172,8 @@ impl PostgresSource {
         self.slot_connection.take().ok_or_else(ended)
     }
 
-    /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin where
-    /// that one left off.
+    /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin
+    /// where that one left off.
     async fn check_confirmed(&mut self) -> Result<(), SourceError> {
         let mut queries = self.take_queries().await?;
         let confirmed = slot::confirmed_position(&mut queries, &self.options).await?;
@@ -181,8 +181,8 @@ impl PostgresSource {
         slot::check_not_confirmed_beyond(confirmed, self.assembler.read(), &self.options.slot)
     }
 
-    /// The connection for queries. The caller gives it back, unless a query has failed or was given up: it may hold unread
-    /// replies then.
+    /// The connection for queries. The caller gives it back, unless a query has failed or was given up: it may hold
+    /// unread replies then.
     async fn take_queries(&mut self) -> Result<PostgresConnection, SourceError> {
         match self.queries.take() {
             Some(queries) => Ok(queries),
@@ -207,8 +207,8 @@ impl PostgresSource {
         withheld.into_iter().chain(self.catalogue.due(self.assembler.read())).min()
     }
 
-    /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while
-    /// more have arrived already.
+    /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on
+    /// while more have arrived already.
     async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
         self.read_catalogue().await?;
         if !self.assembler.ready().is_empty() {

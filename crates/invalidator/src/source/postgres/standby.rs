@@ -1,13 +1,13 @@
 //! Refuses to be a synchronous standby, and to read a physical one.
 //!
-//! A server counts every reader of its log as a standby if `synchronous_standby_names` matches its `application_name`, as
-//! `*` does. Commits then wait until the reader confirms them. This one confirms what is on disk, which is after the gate,
-//! and the gate waits for the commits: all commits of the server would stop.
+//! A server counts every reader of its log as a standby if `synchronous_standby_names` matches its `application_name`,
+//! as `*` does. Commits then wait until the reader confirms them. This one confirms what is on disk, which is after the
+//! gate, and the gate waits for the commits: all commits of the server would stop.
 //!
 //! From version 16 on a server in recovery decodes its log, too. It is not read: its snapshots show what readers of the
-//! standby see, and a primary may show a commit later, as it waits for a synchronous standby. Until then a reader of the
-//! primary fills a cache with the old row, which the delete would come too early for. An address may lead to one server now
-//! and to another one later, so each connection is checked.
+//! standby see, and a primary may show a commit later, as it waits for a synchronous standby. Until then a reader of
+//! the primary fills a cache with the old row, which the delete would come too early for. An address may lead to one
+//! server now and to another one later, so each connection is checked.
 
 use super::{connection::PostgresConnection, options::APPLICATION_NAME};
 use crate::SourceError;

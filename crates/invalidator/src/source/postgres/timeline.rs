@@ -1,8 +1,8 @@
 //! Timelines: which part of a server's log is that of its former primary.
 //!
 //! A promoted standby begins a new timeline where the log that it had received ended, the fork. Positions on both sides
-//! look alike, so a position has the number of its timeline, too (`16/B374D848@2`). Whether a server's log continues that
-//! of a former one is then seen from the forks, however much the server has written since:
+//! look alike, so a position has the number of its timeline, too (`16/B374D848@2`). Whether a server's log continues
+//! that of a former one is then seen from the forks, however much the server has written since:
 //!
 //! ```text
 //! timeline 1   ------A------------B      read up to B: the log of timeline 2 is another one behind the fork
@@ -17,8 +17,8 @@
 //! | none of the server's: a former primary is back, or another standby was promoted | the position is lost |
 //! | unknown, as an earlier version has not saved it | it goes on, and is known from then on |
 //!
-//! Not seen: two standbys of one primary, both promoted from the same timeline without knowing of each other, give their
-//! new timelines the same number.
+//! Not seen: two standbys of one primary, both promoted from the same timeline without knowing of each other, give
+//! their new timelines the same number.
 
 use super::{
     connection::{PostgresConnection, QueryError, protocol_error},
@@ -37,8 +37,9 @@ pub(super) struct Timelines {
 }
 
 impl Timelines {
-    /// The timelines of the server of `connection`, which is one for replication. Fails if its log does not continue the
-    /// one that `from` was read from, and `delivered`: a cluster that has got more than is read again from `from` skips it.
+    /// The timelines of the server of `connection`, which is one for replication. Fails if its log does not continue
+    /// the one that `from` was read from, and `delivered`: a cluster that has got more than is read again from `from`
+    /// skips it.
     pub async fn read(
         connection: &mut PostgresConnection,
         from: LogPosition,

@@ -1,6 +1,6 @@
 //! The transactions that a start waits for: creating a slot does, and so does the gate at a start from the present, the
-//! first one or after lost deletes. Neither has a limit, because each attempt would begin with other transactions. So it is
-//! logged which ones are open.
+//! first one or after lost deletes. Neither has a limit, because each attempt would begin with other transactions. So
+//! it is logged which ones are open.
 
 use super::connection::PostgresConnection;
 use crate::SourceError;

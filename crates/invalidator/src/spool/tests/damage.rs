@@ -71,7 +71,8 @@ fn commits(first: u64, last: u64) -> Commits {
     Commits { commits: (first..=last).map(commit).collect(), position: Position(last.to_string()) }
 }
 
-/// The kernel could not write what clusters had not read yet, and dropped it: that was a loss, although it is read again.
+/// The kernel could not write what clusters had not read yet, and dropped it: that was a loss, although it is read
+/// again.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_and_was_never_synced_is_waited_for() {
     for is_cut_off in [false, true] {

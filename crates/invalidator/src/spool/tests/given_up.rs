@@ -108,8 +108,8 @@ fn a_sync_that_ends_after_its_segment_was_given_up_leaves_no_gap_to_the_next_seg
     assert_eq!(spool.state.lock().synced, end);
 }
 
-/// The size of the former segment was taken for that of the new one, whose end was then sought behind its last byte once
-/// it was given up: a loss, for every cluster.
+/// The size of the former segment was taken for that of the new one, whose end was then sought behind its last byte
+/// once it was given up: a loss, for every cluster.
 #[test]
 fn a_sync_that_ends_after_its_segment_was_replaced_is_none_of_the_next_one() {
     let files = Arc::new(BusyDuringSync::default());

@@ -42,8 +42,8 @@ async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once()
     assert!(!fixture.cluster(1).covers(&Position("4".into()), &newest), "a router is not told that all is deleted");
 }
 
-/// The end of the log of a server that had less, after a failover, was taken for a position of the former one's log: a router
-/// that waited was notified that its cluster is up to date, before the clusters were flushed.
+/// The end of the log of a server that had less, after a failover, was taken for a position of the former one's log: a
+/// router that waited was notified that its cluster is up to date, before the clusters were flushed.
 #[tokio::test(start_paused = true)]
 async fn a_newest_position_is_not_known_before_a_loss_is_recorded() {
     let mut fixture = Fixture::new(1 << 30);
@@ -99,8 +99,8 @@ async fn a_state_directory_that_is_gone_is_a_loss() {
     assert_eq!(read_to(&mut *flushed.source, 5).await, [5], "the loss is not found again");
 }
 
-/// The look-up of a waiting router, of the same pipeline, was given the one report of a failure: the reader of the cluster
-/// never stopped and never flushed.
+/// The look-up of a waiting router, of the same pipeline, was given the one report of a failure: the reader of the
+/// cluster never stopped and never flushed.
 #[tokio::test(start_paused = true)]
 async fn a_look_up_leaves_the_report_of_a_failure_to_the_reader() {
     let mut fixture = without_files().await;

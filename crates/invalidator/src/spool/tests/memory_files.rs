@@ -42,8 +42,8 @@ impl MemoryFiles {
         FilesOfProcess { files: self.clone(), process: *process }
     }
 
-    /// A crash of the machine: of its unsynced bytes each file keeps as many as `kept` returns for their number, and none
-    /// of those that a failed sync has not written.
+    /// A crash of the machine: of its unsynced bytes each file keeps as many as `kept` returns for their number, and
+    /// none of those that a failed sync has not written.
     pub fn crash(&self, mut kept: impl FnMut(usize) -> usize) {
         *self.1.lock() += 1;
         let mut state = self.0.lock();

@@ -202,8 +202,8 @@ async fn a_replay_reads_a_segment_that_was_given_up_as_the_clusters_do() {
     assert_eq!(read_to(&mut *opened.source, 106).await, [1, 2, 103, 104, 106]);
 }
 
-/// The last file was read to its end while the invalidator was about to give it up. What the promoted server had committed
-/// up to that end was skipped.
+/// The last file was read to its end while the invalidator was about to give it up. What the promoted server had
+/// committed up to that end was skipped.
 #[tokio::test]
 async fn a_replay_reads_on_behind_a_segment_that_is_given_up_after_it_was_read() {
     let state = tempfile::tempdir().expect("a directory");

@@ -96,8 +96,8 @@ async fn the_log_is_kept_until_every_cluster_has_saved_its_position() {
     assert_eq!(invalidators.released(), 3, "the next one has saved nothing yet");
 }
 
-/// Its end was where the log had been confirmed when the invalidator got a standby, far behind what was confirmed since: the
-/// positions of all clusters were lost.
+/// Its end was where the log had been confirmed when the invalidator got a standby, far behind what was confirmed
+/// since: the positions of all clusters were lost.
 #[tokio::test(start_paused = true)]
 async fn an_invalidator_that_has_a_standby_no_more_begins_at_the_positions_and_not_at_its_old_spool() {
     let mut fixture = Fixture::new(1 << 30);

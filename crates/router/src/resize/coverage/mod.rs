@@ -194,7 +194,8 @@ pub(crate) struct Coverage {
     draining: Vec<(ConfigId, u64)>,
     departed: Departed,
     history: HistoryView,
-    /// Configurations that are being purged, or were and are still in the history: those for whose sake copies may stay.
+    /// Configurations that are being purged, or were and are still in the history: those for whose sake copies may
+    /// stay.
     kept_by_purge: BTreeMap<ConfigId, BTreeSet<ConfigId>>,
     /// Configurations of the history that are lost ([`recorded`]).
     lost: BTreeSet<ConfigId>,
@@ -268,8 +269,8 @@ impl Coverage {
         is_covered
     }
 
-    /// A configuration that is covered has other settings, which move no key: what is done with it from now on is done by
-    /// them. Servers that were emptied for it are still empty.
+    /// A configuration that is covered has other settings, which move no key: what is done with it from now on is done
+    /// by them. Servers that were emptied for it are still empty.
     fn replace_settings(&mut self, config: &Candidate) {
         if let Some(covered) = self.get_mut(config.id) {
             covered.config = config.clone();
@@ -420,8 +421,8 @@ impl Coverage {
         covered.stage == Stage::Claimed && is_agreed && self.servers_to_empty().is_empty()
     }
 
-    /// Whether every router's deletes of a key go to its places under `first` before those under `second`. It remains so
-    /// while this router reads by both, since no router releases them meanwhile.
+    /// Whether every router's deletes of a key go to its places under `first` before those under `second`. It remains
+    /// so while this router reads by both, since no router releases them meanwhile.
     fn is_ordered(&self, first: ConfigId, second: ConfigId) -> bool {
         let covers: Vec<ConfigId> = self.covered.iter().map(Covered::id).collect();
         let precedes = |covers: &[ConfigId]| {

@@ -12,8 +12,8 @@
 //!
 //! A **lost** configuration is one that no router may begin to read by, and whose text a router could not use when it
 //! started: deletes do not reach its places, so any server may hold an old copy that it placed. While there is one, all
-//! servers of the next configuration are emptied. Once that is read, and no other one is covered, it leaves the history. A
-//! purge by a router that can use it does not remove it: copies stay for the sake of others, and may be old.
+//! servers of the next configuration are emptied. Once that is read, and no other one is covered, it leaves the
+//! history. A purge by a router that can use it does not remove it: copies stay for the sake of others, and may be old.
 //!
 //! Each record is computed from the one that was seen last, and stored only if that one is still there. It says that a
 //! configuration is not needed only by reports that were requested after the record had changed: a router that recorded
@@ -74,7 +74,8 @@ impl Coverage {
         self.departed.add_unread(unread);
         self.departed.add(own);
         self.departed.is_incomplete |= history.departed.is_incomplete;
-        // One that has left the history has no copies that the departed servers do not stand for, and one that is readable had all deletes.
+        // One that has left the history has no copies that the departed servers do not stand for, and one that is
+        // readable had all deletes.
         self.lost.retain(|id| history.get(*id).is_some_and(|config| !config.is_readable));
         history.lost().for_each(|id| self.add_lost(id));
         for covered in &mut self.covered {
@@ -86,8 +87,8 @@ impl Coverage {
         self.advance(now);
     }
 
-    /// Whether the configurations that are covered and name `server` were not read, as far as is known. If none names it,
-    /// the history tells, by `is_recorded_unread`.
+    /// Whether the configurations that are covered and name `server` were not read, as far as is known. If none names
+    /// it, the history tells, by `is_recorded_unread`.
     fn is_unread(&self, server: &Address, is_recorded_unread: bool) -> bool {
         let mut naming = self.covered.iter().filter(|covered| covered.config.servers.all.contains(server)).peekable();
         match naming.peek() {
@@ -120,8 +121,8 @@ impl Coverage {
         self.settings.rules.empty_lost && !self.lost.is_empty()
     }
 
-    /// Whether the only configuration that is covered is read, and all of its servers were emptied for it: then no copy of a
-    /// lost one is at any of them.
+    /// Whether the only configuration that is covered is read, and all of its servers were emptied for it: then no copy
+    /// of a lost one is at any of them.
     fn is_emptied(&self) -> bool {
         let [only] = &self.covered[..] else { return false };
         let mut pools = only.config.servers.pools.values().filter(|pool| pool.flush_new != FlushNew::Never);
@@ -271,9 +272,10 @@ impl Coverage {
         (next != seen.history).then_some(next)
     }
 
-    /// Removes a configuration from a full record for `target`, which joins it in the same step: so it counts as one that
-    /// is there. Otherwise each of those that were purged would wait for the target, and the target for space. If none can
-    /// be removed so, a lost one leaves that no router covers, but not the last: all servers are emptied while there is any.
+    /// Removes a configuration from a full record for `target`, which joins it in the same step: so it counts as one
+    /// that is there. Otherwise each of those that were purged would wait for the target, and the target for space. If
+    /// none can be removed so, a lost one leaves that no router covers, but not the last: all servers are emptied while
+    /// there is any.
     fn make_space(&self, next: &mut History, target: ConfigId) {
         let is_there = |kept: &ConfigId| *kept == target || next.get(*kept).is_some();
         let is_removable = |id: &ConfigId| !next.is_readable(*id) && next.is_kept(*id);
@@ -286,7 +288,8 @@ impl Coverage {
         let (count, uncovered) = (next.lost().count(), next.lost().find(is_uncovered));
         if let Some(id) = uncovered.filter(|_| count > 1) {
             next.remove(id);
-            // The last one may become usable again: nothing tells then that servers which only this one named have copies.
+            // The last one may become usable again: nothing tells then that servers which only this one named have
+            // copies.
             next.departed.is_incomplete = true;
         }
     }

@@ -18,7 +18,8 @@ pub(crate) struct Purge {
 /// How a server becomes an empty one without leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Emptying {
-    /// It is only asked whether it is empty, since it may be another cluster's. The operator empties it, or allows that.
+    /// It is only asked whether it is empty, since it may be another cluster's. The operator empties it, or allows
+    /// that.
     Check,
     /// It is flushed unless it holds no items.
     Flush,
@@ -29,8 +30,8 @@ pub(crate) enum Emptying {
 enum PoolOrigin {
     /// A configuration that was read, and is covered, has a pool of this name.
     Known,
-    /// It has servers of a pool under another name. So it is that pool: servers that it has besides have missed deletes, as
-    /// they would have under the former name.
+    /// It has servers of a pool under another name. So it is that pool: servers that it has besides have missed
+    /// deletes, as they would have under the former name.
     Renamed,
     /// Nothing is known of its servers. They may have old copies of this cluster's keys, from configurations that are
     /// forgotten or routers that are gone, or be another cluster's warm pool.
@@ -86,8 +87,8 @@ impl Coverage {
                 || self.reports().any(|(_, report)| report.departed.contains(server)))
     }
 
-    /// Servers of the target that must be empty and were not: the operator decides. None of them was filled by a peer that
-    /// reads by the target, as far as peers reply.
+    /// Servers of the target that must be empty and were not: the operator decides. None of them was filled by a peer
+    /// that reads by the target, as far as peers reply.
     pub(crate) fn servers_with_items(&self) -> BTreeSet<Address> {
         let Some(target) = self.target.and_then(|target| self.get(target)) else { return BTreeSet::new() };
         // A peer whose poll failed is asked again after that.

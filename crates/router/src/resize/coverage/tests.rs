@@ -79,8 +79,8 @@ fn with_settings(config: &Candidate, flush_new: FlushNew, warm_up: Duration) -> 
     Candidate { text: format!("{flush_new:?} {warm_up:?}").into(), servers: Arc::new(servers), id: config.id }
 }
 
-/// A wrong `"flush_new_servers": false` was corrected while the configuration was waited for. It had the same identity, so
-/// nothing was emptied, and old values of the new server were read.
+/// A wrong `"flush_new_servers": false` was corrected while the configuration was waited for. It had the same identity,
+/// so nothing was emptied, and old values of the new server were read.
 #[test]
 fn a_corrected_setting_counts_for_a_configuration_that_is_covered() {
     let (read, next) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "p", &["a:1", "b:1"]));
@@ -155,8 +155,8 @@ fn servers_of_a_pool_under_a_new_name_must_be_empty() {
     }
 }
 
-/// A server of the pool holds items: the new configuration waits until it has been emptied, or the operator says what is
-/// done. Other servers of the pool are empty and are not touched.
+/// A server of the pool holds items: the new configuration waits until it has been emptied, or the operator says what
+/// is done. Other servers of the pool are empty and are not touched.
 #[test]
 fn a_configuration_waits_for_a_pool_under_a_new_name_with_items() {
     let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1", "d:1"]));
@@ -187,8 +187,8 @@ fn a_configuration_waits_for_a_pool_under_a_new_name_with_items() {
     assert_eq!(flushed.coverage.reads(), new.id);
 }
 
-/// A reply from before the configuration was given up and covered again came late. The operator was asked at once, by an old
-/// answer.
+/// A reply from before the configuration was given up and covered again came late. The operator was asked at once, by
+/// an old answer.
 #[test]
 fn items_that_were_found_before_a_configuration_is_claimed_count_for_nothing() {
     let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
@@ -201,8 +201,8 @@ fn items_that_were_found_before_a_configuration_is_claimed_count_for_nothing() {
     assert_eq!(router.coverage.servers_with_items(), addresses(&["c:1"]));
 }
 
-/// The pool was taken out of the file and put back: its servers counted as departed, and would have been flushed although
-/// they were another cluster's.
+/// The pool was taken out of the file and put back: its servers counted as departed, and would have been flushed
+/// although they were another cluster's.
 #[test]
 fn servers_of_a_configuration_that_was_never_read_are_not_flushed() {
     let (read, new) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "q", &["c:1"]));
@@ -313,9 +313,9 @@ fn items_of_a_peer_that_reads_by_the_new_configuration_count_for_nothing() {
     assert_eq!((coverage.reads(), coverage.servers_with_items()), (new.id, addresses(&[])));
 }
 
-/// A router without peers saved that it read by a new configuration, and was replaced before the permits for the former one
-/// had ended: its successor forgot the former one at once, and acknowledged deletes that did not reach its server, which
-/// clients went on to read by these permits.
+/// A router without peers saved that it read by a new configuration, and was replaced before the permits for the former
+/// one had ended: its successor forgot the former one at once, and acknowledged deletes that did not reach its server,
+/// which clients went on to read by these permits.
 #[test]
 fn a_process_that_starts_covers_what_permits_of_the_one_before_may_be_for() {
     let (former, read) = (candidate(1, "old:1"), candidate(2, "new:1"));
@@ -334,9 +334,10 @@ fn a_process_that_starts_covers_what_permits_of_the_one_before_may_be_for() {
     assert!(coverage.saved().departed.servers.contains(&Address("old:1".into())));
 }
 
-/// The router covered a configuration because a peer waited for it. The peer went back, and the file reached the router,
-/// which decided to read by it at once: the claim of the peer was a moment old. It had not announced that, and its next
-/// report came when the disk had saved the decision, seconds later. Meanwhile the peer had forgotten the configuration.
+/// The router covered a configuration because a peer waited for it. The peer went back, and the file reached the
+/// router, which decided to read by it at once: the claim of the peer was a moment old. It had not announced that, and
+/// its next report came when the disk had saved the decision, seconds later. Meanwhile the peer had forgotten the
+/// configuration.
 #[test]
 fn a_configuration_is_read_only_after_it_was_announced_that_it_is_waited_for() {
     let ms = Duration::from_millis;
@@ -374,8 +375,8 @@ fn a_configuration_is_read_only_after_it_was_announced_that_it_is_waited_for() {
     }
 }
 
-/// A router that was replaced by an earlier version again and again lost one configuration each time. With seven, the record
-/// had no space for the next one, which was the only way to get rid of them.
+/// A router that was replaced by an earlier version again and again lost one configuration each time. With seven, the
+/// record had no space for the next one, which was the only way to get rid of them.
 #[test]
 fn lost_configurations_make_space_for_the_next_one() {
     let [read, next, last] =

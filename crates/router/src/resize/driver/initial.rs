@@ -67,8 +67,8 @@ impl InitialCoverage {
         reports.iter().all(|report| report.claims.contains(&self.coverage.reads))
     }
 
-    /// The state by the peers' reports and the configurations that these and the history name, of a router that has none on
-    /// disk or an outdated one. `None` if no peer has reported.
+    /// The state by the peers' reports and the configurations that these and the history name, of a router that has
+    /// none on disk or an outdated one. `None` if no peer has reported.
     pub(crate) fn of_peers(
         reports: &[CoverageReport],
         configs_of_peers: Vec<UsableConfig>,

@@ -11,7 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Keys = Arc<lookaside_sync::Mutex<BTreeSet<Vec<u8>>>>;
 
-/// A server that holds `keys` and has no leases. `refusal` is its reply to a listing by the index; `None` if it makes one.
+/// A server that holds `keys` and has no leases. `refusal` is its reply to a listing by the index; `None` if it makes
+/// one.
 async fn serve(keys: Keys, refusal: Option<&'static str>) -> Address {
     serve_with_leases(keys, refusal, ["ERROR"; 2]).await
 }
@@ -149,8 +150,8 @@ async fn only_a_server_with_items_is_flushed() {
     }
 }
 
-/// Such a server was taken for one without leases: a client that had hung stored its value after the purge, and the key's
-/// next delete did not reach the server.
+/// Such a server was taken for one without leases: a client that had hung stored its value after the purge, and the
+/// key's next delete did not reach the server.
 #[tokio::test]
 async fn a_server_whose_leases_cannot_be_voided_is_not_purged_and_is_flushed_even_if_it_is_empty() {
     let earlier = ["ERROR", "CLIENT_ERROR bad command line format"];

@@ -11,8 +11,8 @@
 //! Without a first child all these reads are the router's. `gets` is the router's, too: CAS unique and exptime may be
 //! those of another child than the first.
 //!
-//! A lost datagram is a miss that is not filled (§3.1 of the paper): datagrams are lost where replies come faster than a
-//! switch can pass them on, and to ask a router at once, by TCP, would add to them.
+//! A lost datagram is a miss that is not filled (§3.1 of the paper): datagrams are lost where replies come faster than
+//! a switch can pass them on, and to ask a router at once, by TCP, would add to them.
 //!
 //! The first child is asked without the client's misses: the router has the last word on whether a key is missing, and
 //! gives the lease.

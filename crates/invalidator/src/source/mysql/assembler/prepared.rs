@@ -1,5 +1,5 @@
-//! Prepared transactions (XA): holds their keys until they are resolved, and finds those whose keys are not known. Part of
-//! the [`assembler`](super).
+//! Prepared transactions (XA): holds their keys until they are resolved, and finds those whose keys are not known. Part
+//! of the [`assembler`](super).
 
 use super::Assembler;
 use crate::{

@@ -270,8 +270,8 @@ fn unresolved(begin: UnresolvedPrepared, listed: Option<(&[u8], u64)>) -> Unreso
     UnresolvedTransactions::new(Arc::default(), begin, listed)
 }
 
-/// A transaction that was prepared before reading began, and that has ended without an event: whether it was committed is
-/// not known.
+/// A transaction that was prepared before reading began, and that has ended without an event: whether it was committed
+/// is not known.
 #[test]
 fn end_that_the_log_does_not_show_is_a_loss() {
     let mut reading = assembler(false);

@@ -1,6 +1,6 @@
 //! Pools under new names in the model. Their servers may hold old copies of the cluster's keys, of routers that are
-//! forgotten. The operator empties such a server, or says that it may be flushed, and sometimes takes the configuration back
-//! first.
+//! forgotten. The operator empties such a server, or says that it may be flushed, and sometimes takes the configuration
+//! back first.
 
 use super::schedule::first_failure_of;
 use super::*;

@@ -43,8 +43,8 @@ impl World {
         }
     }
 
-    /// Instead of all other changes, keys move to and fro or on while routers warm up. Each router sees the second change
-    /// at a moment of its own.
+    /// Instead of all other changes, keys move to and fro or on while routers warm up. Each router sees the second
+    /// change at a moment of its own.
     fn with_second_changes(mut self) -> World {
         (self.warm_up, self.has_slow_deletes) = (WARM_UP, true);
         self.queue.clear();

@@ -1,5 +1,5 @@
-//! The history that the routers of the model share: one record, replaced by compare-and-swap. A request may arrive late,
-//! also when its router has given it up or has crashed, and its reply may be lost.
+//! The history that the routers of the model share: one record, replaced by compare-and-swap. A request may arrive
+//! late, also when its router has given it up or has crashed, and its reply may be lost.
 
 use super::*;
 use crate::resize::history::{HISTORY_CONFIGS_MAX, History, RecordedConfig};
@@ -39,8 +39,8 @@ impl SharedHistory {
         self.unusable == Some(ConfigId(config as u128))
     }
 
-    /// The programs of all routers are replaced by an earlier version, which cannot use some former configuration, or by
-    /// the later one.
+    /// The programs of all routers are replaced by an earlier version, which cannot use some former configuration, or
+    /// by the later one.
     fn roll_back(&mut self, random: &mut fastrand::Rng) {
         let former: Vec<ConfigId> =
             self.history.configs.iter().filter(|config| !config.is_readable).map(|config| config.id).collect();
