@@ -1,9 +1,11 @@
 """Starts what is measured: built programs on free ports of 127.0.0.1, pinned to a core, stopped by pid, always."""
 
 import contextlib
+import ctypes
 import getpass
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -145,14 +147,28 @@ class CacheServer:
         return f"udp:127.0.0.1:{self.port}" if transport == "udp" else f"127.0.0.1:{self.port}"
 
 
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def end_with_parent() -> None:
+    """Runs in a child before exec: SIGTERM when the measurement ends without having stopped it, as by a signal."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def started(
     name: str, words: list, is_ready: Callable[[], bool], log_path: Path, prepare: Callable[[], None]
 ) -> Iterator[subprocess.Popen]:
     """A program that is ready; it is stopped at the end."""
+
+    def before_exec() -> None:
+        end_with_parent()
+        prepare()
+
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=prepare
+            [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=before_exec
         )
     try:
         deadline = time.monotonic() + READY_S
