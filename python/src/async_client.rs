@@ -3,13 +3,13 @@
 //! The calls of one turn of the loop travel together: the first schedules `flush`, which runs when the turn has ended,
 //! and sends all of them as one task. Their gets become one batch.
 
+use crate::client_core::ClientCore;
 use crate::completions::{Completions, Reply};
 use crate::engine::Engine;
 use crate::key::{Key, checked_key};
 use crate::options::parse_timeout;
 use crate::read::{Read, Step};
 use crate::results::Found;
-use crate::sync_client::ClientCore;
 use crate::updates::{PreparedUpdate, Update};
 use crate::waiting::Inside;
 use bytes::Bytes;
