@@ -325,15 +325,21 @@ impl ClientCore {
         Ok(PyBytes::new(key.py(), Key::new(&self.prefix, key)?.as_ref()))
     }
 
-    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers'
-    /// admin keys.
-    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Vec<u8>>> {
+    /// The value that a router returns for one of the routers' admin keys.
+    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Vec<u8>> {
         let engine = self.connection.engine(py)?;
         let key = checked_key(py, Key::Prefixed(key.to_vec()))?;
         let limit = self.connection.settings.timeout;
         match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
-            Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
-            Ok(Ok(Reply::Miss)) => Ok(None),
+            Ok(Ok(Reply::Value { value, .. })) => Ok(value.to_vec()),
+            Ok(Ok(Reply::Miss)) => {
+                let why = |routers| {
+                    format!(
+                        "{routers} did not reply as a router does: expected routers of the cluster, not its servers"
+                    )
+                };
+                Err(exception(py, "RefusedError", no_reply(&engine, why)))
+            }
             Ok(Ok(Reply::Error(error))) => Err(exception(py, "RefusedError", format!("the router refused: {error}"))),
             Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
             Ok(Err(failure)) => {
