@@ -224,7 +224,10 @@ class Client(ClientBase):
         return results
 
     def explain(self, key: str, verb: str = "get") -> Explanation:
-        """Which pools and servers a request for a key reaches, as a router describes it."""
+        """Which pools and servers a request for a key reaches, as a router describes it.
+
+        `RefusedError` if the client was given a server in place of a router.
+        """
         full_key = self._core.full_key(key)
         return parse_explanation(full_key, verb, self._core.ask_router(explanation_key(full_key, verb)))
 

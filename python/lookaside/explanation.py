@@ -37,9 +37,9 @@ class Explanation:
         return self.text
 
 
-def parse_explanation(full_key: bytes, verb: str, reply: bytes | None) -> Explanation:
+def parse_explanation(full_key: bytes, verb: str, reply: bytes) -> Explanation:
     """The explanation in a router's reply to `explain(VERB,KEY)`."""
-    key, text = full_key.decode(errors="replace"), (reply or b"").decode(errors="replace")
+    key, text = full_key.decode(errors="replace"), reply.decode(errors="replace")
     servers: list[str] = []
     pools: list[str] = []
     for line in filter(None, map(_LINE.match, text.splitlines())):

@@ -3,13 +3,13 @@
 //! The calls of one turn of the loop travel together: the first schedules `flush`, which runs when the turn has ended,
 //! and sends all of them as one task. Their gets become one batch.
 
+use crate::client_core::ClientCore;
 use crate::completions::{Completions, Reply};
 use crate::engine::Engine;
 use crate::key::{Key, checked_key};
 use crate::options::parse_timeout;
 use crate::read::{Read, Step};
 use crate::results::Found;
-use crate::sync_client::ClientCore;
 use crate::updates::{PreparedUpdate, Update};
 use crate::waiting::Inside;
 use bytes::Bytes;
@@ -195,32 +195,47 @@ struct GetBatch {
     waiting: Vec<(Py<PyAny>, Py<PyAny>)>,
 }
 
+/// A get with the default deadline.
+struct PlainGet {
+    core: Py<ClientCore>,
+    key: Bytes,
+    future: Py<PyAny>,
+    default: Py<PyAny>,
+}
+
+impl PlainGet {
+    fn statistics_id(&self) -> usize {
+        self.core.get().statistics_id()
+    }
+}
+
 impl Turn {
     fn new(engine: &Arc<Engine>, calls: Vec<Call>) -> Turn {
         let mut turn = Turn::default();
+        let mut gets = Vec::new();
         for Call { core, future, timeout, request } in calls {
-            let core = core.get();
             match (timeout, request) {
-                (None, Request::Get { key, default }) => {
-                    let batch = turn.batch(core, engine);
-                    batch.keys.push(key);
-                    batch.waiting.push((future, default));
-                }
-                (timeout, request) => turn.others.push((core.client(engine, timeout), future, request)),
+                (None, Request::Get { key, default }) => gets.push(PlainGet { core, key, future, default }),
+                (timeout, request) => turn.others.push((core.get().client(engine, timeout), future, request)),
             }
+        }
+        // A turn may have the gets of thousands of pages: each is compared with the batch before it, not with all.
+        gets.sort_by_key(PlainGet::statistics_id);
+        for get in gets {
+            turn.add_get(engine, get);
         }
         turn
     }
 
-    fn batch(&mut self, core: &ClientCore, engine: &Arc<Engine>) -> &mut GetBatch {
-        let statistics_id = core.statistics_id();
-        let known = self.gets.iter().rposition(|batch| batch.statistics_id == statistics_id);
-        let at = known.unwrap_or_else(|| {
-            let client = core.client(engine, None);
+    fn add_get(&mut self, engine: &Arc<Engine>, get: PlainGet) {
+        let statistics_id = get.statistics_id();
+        if self.gets.last().is_none_or(|batch| batch.statistics_id != statistics_id) {
+            let client = get.core.get().client(engine, None);
             self.gets.push(GetBatch { statistics_id, client, keys: Vec::new(), waiting: Vec::new() });
-            self.gets.len() - 1
-        });
-        &mut self.gets[at]
+        }
+        let batch = self.gets.last_mut().expect("there is one");
+        batch.keys.push(get.key);
+        batch.waiting.push((get.future, get.default));
     }
 }
 

@@ -10,6 +10,7 @@
 //!               futures get their results     <--eventfd---  replies          (async_client, completions)
 //! ```
 //!
+//! * `client_core` is what both clients share, `sync_client` its calls.
 //! * `engine` holds a runtime and the Rust client on it, and decides which thread drives it.
 //! * `waiting` lets a thread of Python wait for it, until a signal comes.
 //! * `connection` builds the engine, and builds another one in a forked child.
@@ -18,6 +19,7 @@
 //! * `codec` turns Python objects into values and back; `read` is a read-through whose loader runs outside the runtime.
 
 mod async_client;
+mod client_core;
 mod codec;
 mod completions;
 mod connection;
@@ -40,7 +42,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
     connection::count_forks()?;
-    module.add_class::<sync_client::ClientCore>()?;
+    module.add_class::<client_core::ClientCore>()?;
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
     module.add_class::<updates::PreparedUpdate>()?;

@@ -1,5 +1,6 @@
 //! The calls of `lookaside.Client`: each runs in the thread that calls it, without the GIL while it waits.
 
+use crate::client_core::ClientCore;
 use crate::codec::{ValueCodec, check_loaded};
 use crate::connection::Connection;
 use crate::direct_options::{DirectArguments, HedgeArguments, RouterArguments, UdpArguments, WindowArguments};
@@ -11,34 +12,18 @@ use crate::options::{
     Settings, TlsArguments, exptime, is_address, parse_codec, parse_source, parse_timeout, parse_tls, unix_s,
 };
 use crate::positions::positions;
-use crate::read::{KeyGroup, Read, Step};
+use crate::read::Step;
 use crate::results::{ReadValues, found_content, found_values, read_error};
-use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, full_key, update_result};
 use crate::waiting::{Inside, outside};
 use bytes::Bytes;
-use lookaside_client::{
-    ClientError, Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom, ReadOptions, RegionalClient, TypedClient,
-};
+use lookaside_client::{ClientError, Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom};
 use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::Address;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// A client's connections and settings, and the prefix of its pool. `lookaside.Client` and `lookaside.AsyncClient` have
-/// one each.
-#[pyclass(frozen, module = "lookaside._lookaside")]
-pub(crate) struct ClientCore {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) prefix: Vec<u8>,
-    /// `None` if its calls are counted with those of the client that it was made from.
-    own_statistics: Option<Arc<OwnStatistics>>,
-    /// `None` for a client without remote markers.
-    markers: Option<Arc<Markers>>,
-}
 
 #[pymethods]
 impl ClientCore {
@@ -340,15 +325,21 @@ impl ClientCore {
         Ok(PyBytes::new(key.py(), Key::new(&self.prefix, key)?.as_ref()))
     }
 
-    /// The value that a router returns for a key, which is sent without the prefix of the pool: one of the routers'
-    /// admin keys.
-    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Vec<u8>>> {
+    /// The value that a router returns for one of the routers' admin keys.
+    fn ask_router(&self, py: Python<'_>, key: &[u8]) -> PyResult<Vec<u8>> {
         let engine = self.connection.engine(py)?;
         let key = checked_key(py, Key::Prefixed(key.to_vec()))?;
         let limit = self.connection.settings.timeout;
         match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
-            Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
-            Ok(Ok(Reply::Miss)) => Ok(None),
+            Ok(Ok(Reply::Value { value, .. })) => Ok(value.to_vec()),
+            Ok(Ok(Reply::Miss)) => {
+                let why = |routers| {
+                    format!(
+                        "{routers} did not reply as a router does: expected routers of the cluster, not its servers"
+                    )
+                };
+                Err(exception(py, "RefusedError", no_reply(&engine, why)))
+            }
             Ok(Ok(Reply::Error(error))) => Err(exception(py, "RefusedError", format!("the router refused: {error}"))),
             Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
             Ok(Err(failure)) => {
@@ -398,99 +389,6 @@ impl ClientCore {
 }
 
 impl ClientCore {
-    fn share(&self) -> ClientCore {
-        ClientCore {
-            connection: self.connection.clone(),
-            prefix: self.prefix.clone(),
-            own_statistics: self.own_statistics.clone(),
-            markers: self.markers.clone(),
-        }
-    }
-
-    /// The client of the region, without a deadline.
-    pub(crate) fn regional(&self, py: Python<'_>) -> PyResult<RegionalClient> {
-        let engine = self.connection.engine(py)?;
-        match &self.markers {
-            Some(markers) => markers.regional(py, &engine),
-            None => Err(exception(py, "ConfigurationError", "a client without remote markers".to_owned())),
-        }
-    }
-
-    pub(crate) fn values(&self) -> ValueCodec {
-        self.connection.settings.values
-    }
-
-    /// The engine, and the client with the deadline of a call.
-    pub(crate) fn open(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Arc<Engine>, TypedClient)> {
-        let engine = self.connection.engine(py)?;
-        let deadline = timeout.map(|seconds| parse_timeout(py, "timeout", seconds)).transpose()?;
-        let client = self.client(&engine, deadline);
-        Ok((engine, client))
-    }
-
-    /// The client with a deadline, the default one for `None`.
-    pub(crate) fn client(&self, engine: &Arc<Engine>, deadline: Option<Duration>) -> TypedClient {
-        if deadline.is_none() && self.own_statistics.is_none() {
-            return engine.limited_client().clone();
-        }
-        let deadline = deadline.unwrap_or(self.connection.settings.timeout);
-        let client = self.unlimited_client(engine).client().clone().with_deadline(deadline);
-        TypedClient::new(client, self.connection.settings.codec)
-    }
-
-    /// Equal for clients whose calls are counted together.
-    pub(crate) fn statistics_id(&self) -> usize {
-        self.own_statistics.as_ref().map_or(0, |own| Arc::as_ptr(own).addr())
-    }
-
-    fn unlimited_client(&self, engine: &Arc<Engine>) -> TypedClient {
-        match &self.own_statistics {
-            None => engine.unlimited_client().clone(),
-            Some(own) => TypedClient::new(own.client(engine), self.connection.settings.codec),
-        }
-    }
-
-    /// A read, and its keys as they are sent.
-    #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
-    pub(crate) fn start_read(
-        &self,
-        py: Python<'_>,
-        engine: &Arc<Engine>,
-        keys: &[Bound<'_, PyAny>],
-        ttls: &[Option<f64>],
-        stale: bool,
-        wait: f64,
-        absent_ttl: f64,
-        timeout: Option<f64>,
-    ) -> PyResult<(Vec<Bytes>, Read)> {
-        let full_keys: Vec<Bytes> =
-            keys.iter().map(|key| checked_key(py, Key::new(&self.prefix, key)?)).collect::<PyResult<_>>()?;
-        let wait = Duration::try_from_secs_f64(wait)
-            .map_err(|_| exception(py, "ConfigurationError", format!("wait is {wait} s; expected 0 or more")))?;
-        let options = ReadOptions {
-            allow_stale: stale,
-            exptime: 0,
-            hot_miss_wait_ms: wait.as_millis() as u64,
-            absent_exptime: exptime(py, "absent_ttl", Some(absent_ttl), unix_s)?,
-        };
-        let exptimes: Vec<i64> = ttls.iter().map(|ttl| exptime(py, "ttl", *ttl, unix_s)).collect::<PyResult<_>>()?;
-        let groups = KeyGroup::by_exptime(full_keys.len(), &exptimes);
-        let timeout = timeout.map(|seconds| parse_timeout(py, "timeout", seconds)).transpose()?;
-        let time_max = timeout.unwrap_or(self.connection.settings.timeout);
-        let client = self.unlimited_client(engine);
-        let client = match groups.len() > 1 && !engine.is_batching() {
-            // So that the lookups of all groups are one round trip.
-            true => TypedClient::new(client.client().clone().with_batching(), self.connection.settings.codec),
-            false => client,
-        };
-        let regional = match &self.markers {
-            Some(markers) => Some(markers.regional(py, engine)?.with_client(client.client().clone())),
-            None => None,
-        };
-        let read = Read::new(client, regional, engine.handle().clone(), full_keys.clone(), groups, options, time_max);
-        Ok((full_keys, read))
-    }
-
     fn load_values(
         &self,
         py: Python<'_>,

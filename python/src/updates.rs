@@ -1,10 +1,10 @@
 //! The updates of both clients: from the arguments of a call to a request, and from its outcome to the call's result.
 
+use crate::client_core::ClientCore;
 use crate::error::{client_error, error_name, exception, name_key, typed_error};
 use crate::key::{Key, checked_key, key_text};
 use crate::markers::{WriteCore, mark_error, source_name};
 use crate::options::{exptime, unix_s};
-use crate::sync_client::ClientCore;
 use bytes::Bytes;
 use lookaside_client::{
     ClientError, Content, MarkError, ReadFrom, RegionalClient, RemoteWrite, TypedClient, TypedError,

@@ -229,3 +229,18 @@ def test_a_page_has_statistics_of_its_own(address, cache):
             assert [page.stats()["round_trips"] for page in [*pages, later]] == [1, 1, 1, 4]
 
     asyncio.run(main())
+
+
+def test_the_gets_of_many_pages_in_one_turn_are_one_batch_for_each_page(address, cache):
+    cache.set("k", 1)
+
+    async def main() -> None:
+        async with AsyncClient([address], timeout=5) as all_:
+            pages = [all_.with_own_statistics() for _ in range(300)]
+            found = await asyncio.gather(*(page.get(key, 0) for key in ["k", "l", "m"] for page in pages))
+            assert found == [1] * 300 + [0] * 600
+            counted = [page.stats() for page in pages]
+            assert {(page["gets"], page["hits"], page["round_trips"]) for page in counted} == {(3, 1, 1)}
+            assert all_.stats()["round_trips"] == 300
+
+    asyncio.run(main())

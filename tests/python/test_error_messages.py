@@ -127,3 +127,13 @@ def test_a_router_that_does_not_answer_or_refuses(address):
             cache.delete_many(["k", "l"])
     with Client([address]) as cache, pytest.raises(RefusedError, match=f"router {address}: "):
         cache.flush_all()
+
+
+def test_a_server_in_place_of_a_router(cluster):
+    """Once an explanation without pools and servers, as of a key that has no route."""
+    server = f"127.0.0.1:{cluster.servers[0].port}"
+    for kind in KINDS:
+        with open_client(kind, [server], timeout=5) as cache:
+            cache.set("k", 1)
+            with pytest.raises(RefusedError, match=f"^{server} did not reply as a router does"):
+                cache.explain("k")

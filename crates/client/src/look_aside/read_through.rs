@@ -154,8 +154,15 @@ impl Client {
             let loaded = load(missed);
             async move { Ok(loaded.await?.into_iter().map(Encoded::from).collect()) }
         };
-        let read = self.limit(self.read_encoded(keys, options, load_plain)).await;
-        read.unwrap_or(Err(ReadError::DeadlineExceeded))
+        self.limit_read(self.read_encoded(keys, options, load_plain)).await
+    }
+
+    /// A read until the deadline of its call.
+    pub(super) async fn limit_read<T, E>(
+        &self,
+        read: impl Future<Output = Result<T, ReadError<E>>>,
+    ) -> Result<T, ReadError<E>> {
+        self.limit(read).await.unwrap_or(Err(ReadError::DeadlineExceeded))
     }
 
     /// Reads values with flags, without a deadline.
@@ -246,13 +253,19 @@ impl Client {
         let wanted: Vec<Bytes> = to_load.iter().map(|&(index, _)| state.keys[index].clone()).collect();
         let missing = wanted.len();
         self.count_loads(missing);
-        let loaded = load(wanted).await.map_err(ReadError::Load)?;
-        if loaded.len() != missing {
-            return Err(ReadError::LoadedCount { keys: missing, loaded: loaded.len() });
-        }
+        let loaded = check_loaded(missing, load(wanted).await)?;
         let absent = loaded.iter().filter(|loaded| is_absent(loaded.flags)).count();
         self.counters.add(|counters| &counters.absent_loads, absent as u64);
         Ok(Fills { requests: state.store_loaded(to_load, loaded, options), held })
+    }
+}
+
+/// What a loader has returned, one value for each of `keys`.
+pub(super) fn check_loaded<T, E>(keys: usize, loaded: Result<Vec<T>, E>) -> Result<Vec<T>, ReadError<E>> {
+    match loaded {
+        Ok(loaded) if loaded.len() == keys => Ok(loaded),
+        Ok(loaded) => Err(ReadError::LoadedCount { keys, loaded: loaded.len() }),
+        Err(error) => Err(ReadError::Load(error)),
     }
 }
 

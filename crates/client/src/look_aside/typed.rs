@@ -1,5 +1,6 @@
 //! The application's client with values of Rust types instead of bytes. Serves reads and writes of [`crate::values`].
 
+use super::read_through::check_loaded;
 use super::{Client, ClientError, Origin, ReadError, ReadOptions};
 use crate::values::{Codec, DecodeError, EncodeError, Encoded, FromContent, ToContent};
 use bytes::Bytes;
@@ -253,11 +254,7 @@ impl TypedClient {
         if !undecodable.is_empty() {
             let missed: Vec<Bytes> = undecodable.iter().map(|&at| Bytes::copy_from_slice(keys[at].as_ref())).collect();
             self.client.count_loads(missed.len());
-            let loaded = load(missed).await.map_err(|error| TypedReadError::Read(ReadError::Load(error)))?;
-            if loaded.len() != undecodable.len() {
-                let (keys, loaded) = (undecodable.len(), loaded.len());
-                return Err(TypedReadError::Read(ReadError::LoadedCount { keys, loaded }));
-            }
+            let loaded = check_loaded(missed.len(), load(missed).await).map_err(TypedReadError::Read)?;
             for (at, value) in undecodable.into_iter().zip(loaded) {
                 values[at] = Some(value);
             }

@@ -10,6 +10,7 @@ use super::settings::{MarkerSettings, MarkerSettingsError, WhenNotSet};
 use super::statistics::{MarkerCounters, MarkerStatistics};
 use super::write::{MarkError, RemoteWrite, WrittenKey};
 use crate::look_aside::client::{Client, check_and_copy_keys};
+use crate::look_aside::read_through::check_loaded;
 use crate::look_aside::{ClientError, ReadError, ReadOptions, Value};
 use crate::tasks::spawn;
 use bytes::Bytes;
@@ -148,17 +149,15 @@ impl RegionalClient {
         load: F,
     ) -> Result<Value, ReadError<E>>
     where
-        F: FnOnce(ReadFrom) -> L + Send,
-        L: Future<Output = Result<Bytes, E>> + Send,
-        E: Send,
+        F: FnOnce(ReadFrom) -> L,
+        L: Future<Output = Result<Bytes, E>>,
     {
-        let mut load = Some(load);
-        let load_once = |from, _: Vec<Bytes>| {
-            let load = load.take().expect("a key is loaded at most once");
-            async move { Ok(vec![load(from).await?]) }
+        let key = key.as_ref();
+        let load = || async move {
+            let sources = self.search(&[Bytes::copy_from_slice(key)], false).await;
+            load(sources[0]).await
         };
-        let mut values = self.read_many(&[key], options, load_once).await?;
-        Ok(values.pop().expect("one value per key"))
+        self.client.read(key, options, load).await
     }
 
     /// Reads the values of many keys, in order. `load` gets the keys whose values must come from a database, and from
@@ -192,10 +191,9 @@ impl RegionalClient {
         let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
         let read = async {
             let sources = self.search(&keys, false).await;
-            self.count_past_cache(keys.len(), false);
-            load_all(keys, &sources, load).await
+            self.load_past_cache(keys, &sources, false, load).await
         };
-        self.client.limit(read).await.unwrap_or(Err(ReadError::DeadlineExceeded))
+        self.client.limit_read(read).await
     }
 
     /// Reads keys from the master, past the cache, in order, whether or not they have markers. For a user whose last
@@ -209,10 +207,8 @@ impl RegionalClient {
         L: Future<Output = Result<Vec<T>, E>> + Send,
     {
         let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
-        self.count_past_cache(keys.len(), true);
         let sources = vec![ReadFrom::Master; keys.len()];
-        let read = load_all(keys, &sources, load);
-        self.client.limit(read).await.unwrap_or(Err(ReadError::DeadlineExceeded))
+        self.client.limit_read(self.load_past_cache(keys, &sources, true, load)).await
     }
 
     /// The database to read each key from past the cache, in order: for a query over several rows, say, which must go
@@ -279,19 +275,22 @@ impl RegionalClient {
         };
         names.iter().map(source).collect()
     }
-}
 
-/// Loads keys past the cache: nothing is filled, and so nothing needs a lease.
-async fn load_all<T, E, F, L>(keys: Vec<Bytes>, sources: &[ReadFrom], load: F) -> Result<Vec<T>, ReadError<E>>
-where
-    F: FnMut(ReadFrom, Vec<Bytes>) -> L,
-    L: Future<Output = Result<Vec<T>, E>>,
-{
-    let (wanted, load) = (keys.len(), Mutex::new(load));
-    let loaded = load_each(keys, sources, |from, keys| (load.lock())(from, keys)).await.map_err(ReadError::Load)?;
-    match loaded.len() == wanted {
-        true => Ok(loaded),
-        false => Err(ReadError::LoadedCount { keys: wanted, loaded: loaded.len() }),
+    /// Loads and counts keys past the cache: nothing is filled, and so nothing needs a lease.
+    async fn load_past_cache<T, E, F, L>(
+        &self,
+        keys: Vec<Bytes>,
+        sources: &[ReadFrom],
+        is_demanded: bool,
+        load: F,
+    ) -> Result<Vec<T>, ReadError<E>>
+    where
+        F: FnMut(ReadFrom, Vec<Bytes>) -> L,
+        L: Future<Output = Result<Vec<T>, E>>,
+    {
+        self.count_past_cache(keys.len(), is_demanded);
+        let load = Mutex::new(load);
+        check_loaded(keys.len(), load_each(keys, sources, |from, keys| (load.lock())(from, keys)).await)
     }
 }
 
