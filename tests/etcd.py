@@ -26,7 +26,8 @@ class Etcd(Process):
         self.url = f"http{'s' if authority else ''}://127.0.0.1:{self.port}"
         self.context, secured = None, []
         if authority:
-            certificate, key = authority.sign("etcd")
+            # With users, etcd's gateway refuses clients whose certificate has a common name.
+            certificate, key = authority.sign("etcd", "O")
             # Clients must present a certificate, too.
             self.context = authority.context(certificate, key)
             secured = ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority.certificate]
