@@ -19,11 +19,11 @@ def encoded(text: str) -> str:
 class Etcd(Process):
     """One member, a cluster by itself."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+    def __init__(self, folder: Path, authority: Authority | None = None, host: str = "127.0.0.1") -> None:
         program = shutil.which("etcd")
         assert program, "etcd is missing: make install"
-        self.port, peer_port = free_port(), free_port()
-        self.url = f"http{'s' if authority else ''}://127.0.0.1:{self.port}"
+        self.host, self.port, peer_port = host, free_port(), free_port()
+        self.url = f"http{'s' if authority else ''}://{host}:{self.port}"
         self.context, secured = None, []
         if authority:
             # With users, etcd's gateway refuses clients whose certificate has a common name.
