@@ -81,7 +81,7 @@ differential: install build ## the same random requests to memcached 1.6.45 (fet
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, staleness, and twenty minutes of chaos
+soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, staleness, and half an hour of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	target/release/lookaside simulate --regions --seeds 5000
@@ -93,6 +93,7 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 	$(MAKE) staleness
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize"
+	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize --history etcd"
 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
 	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)

@@ -23,13 +23,14 @@ class Authority:
             "-subj", f"/CN={name}", "-keyout", str(self.key), "-out", str(self.certificate),
         )  # fmt: skip
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A new certificate for localhost, and its key; those of the same name are replaced."""
+    def sign(self, name: str, field: str = "CN") -> tuple[Path, Path]:
+        """A new certificate for localhost, and its key; those of the same name are replaced. This field of the subject
+        has the name."""
         certificate, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         extensions = self.folder / f"{name}.extensions"
         extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/{field}={name}",
             "-keyout", str(key), "-out", str(request),
         )  # fmt: skip
         openssl(

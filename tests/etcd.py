@@ -19,14 +19,15 @@ def encoded(text: str) -> str:
 class Etcd(Process):
     """One member, a cluster by itself."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+    def __init__(self, folder: Path, authority: Authority | None = None, host: str = "127.0.0.1") -> None:
         program = shutil.which("etcd")
         assert program, "etcd is missing: make install"
-        self.port, peer_port = free_port(), free_port()
-        self.url = f"http{'s' if authority else ''}://127.0.0.1:{self.port}"
+        self.host, self.port, peer_port = host, free_port(), free_port()
+        self.url = f"http{'s' if authority else ''}://{host}:{self.port}"
         self.context, secured = None, []
         if authority:
-            certificate, key = authority.sign("etcd")
+            # With users, etcd's gateway refuses clients whose certificate has a common name.
+            certificate, key = authority.sign("etcd", "O")
             # Clients must present a certificate, too.
             self.context = authority.context(certificate, key)
             secured = ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority.certificate]

@@ -1,6 +1,6 @@
 """The fault injector: a short run finds nothing, and what breaks a promise on purpose is found."""
 
-from chaos.checker import ACKNOWLEDGED, TOO_STALE
+from chaos.checker import ACKNOWLEDGED, PERMANENT, TOO_STALE
 from chaos_run import ONE_CLUSTER, Run, violations
 from tools import EXPECTED, need
 
@@ -79,6 +79,14 @@ def given(faults: tuple[str, ...]) -> list[str]:
     return [word for fault in faults for word in ("--fault", fault)]
 
 
+# A server leaves the pool, whose keys move to the others. All routers are killed, and it has returned when they start
+# again: then its keys have copies at the others, and it has missed deletes if it had been out for ten seconds.
+RETURNS_UNSEEN = ("remove:one@1+13", "kill:one-router-1@12+3.5", "kill:one-router-2@12+3.5")
+# Both before the routers give up: a change waits for etcd, and a router that starts asks it for four seconds.
+FAILURES_OF_ETCD = ("kill:etcd@1.2+1.5", "hang:etcd@14+2.5")
+FORGETTING = (*ONE_CLUSTER, *given(RETURNS_UNSEEN), "--keys", "64", "--writes", "120", "--seconds", "17")
+
+
 def test_a_pool_changes_while_processes_fail(tmp_path):
     options = (*RESIZED, *given(RESIZES), "--keys", "64", "--writes", "120", "--seconds", "18")
     status, output, figures = Run(tmp_path, "peers", *options).wait()
@@ -96,3 +104,15 @@ def test_a_pool_changes_under_routers_that_are_no_peers_and_that_is_found(tmp_pa
     load = ("--keys", "32", "--writes", "120", "--reads", "4000", "--own-deletes", "0", "--seconds", "6")
     # An old value is read if a delete falls into the moment between two routers' changes.
     assert_found(tmp_path, "no-peers", ACKNOWLEDGED, *RESIZED, *given(RESIZES_WITHOUT_PEERS), *load, "--no-spool")
+
+
+def test_all_routers_start_again_and_etcd_has_the_history_of_their_pool(tmp_path):
+    shared = Run(tmp_path, "etcd", *FORGETTING, *given(FAILURES_OF_ETCD), "--history", "etcd")
+    unshared = Run(tmp_path, "none", *FORGETTING, "--history", "none")
+    status, output, figures = shared.wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert figures["faults"] == {"hang": 1, "kill": 3, "remove": 1} and figures["counts"]["servers_emptied"] > 0, output
+    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
+    status, output, figures = unshared.wait()
+    # Copies of the returned server's keys are left at the others, where no delete reaches them.
+    assert status == 1 and PERMANENT in violations(figures), output

@@ -1,6 +1,7 @@
 """Routers without disks share the history of their configuration's changes in etcd: all of them are killed in the
 middle of a change, or after it, and no old value comes back. The same happens with an account that may not write to
-etcd, and then old values do come back. The configuration is in etcd, too, or in a file."""
+etcd, and then old values do come back. The configuration is in etcd, too, or in a file, with a history that is reached
+in plain text or by TLS."""
 
 import base64
 import contextlib
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from certificates import Authority
 from etcd import Etcd, encoded
 from observed_programs import exposition
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, frozen, stats
@@ -50,13 +52,22 @@ class DisklessRouter(Router):
         return stats(self.port)["resize_history"]
 
 
+def certificates_of(authority: Authority) -> list:
+    """The options by which a router trusts an etcd of this authority, and presents a certificate to it."""
+    certificate, key = authority.sign("router", "O")
+    return ["--pem-ca-path", authority.certificate, "--pem-cert-path", certificate, "--pem-key-path", key]
+
+
 class Cluster:
     """Three servers, two routers without disks, and their configuration in etcd, or in a file with a history there."""
 
     def __init__(self, tmp_path, account: str, first_endpoint: str | None = None) -> None:
-        self.user = "writer" if account == "file" else account
-        self.file = tmp_path / "router.json" if account == "file" else None
-        self.etcd = Etcd(tmp_path)
+        is_in_file = account in ("file", "tls")
+        self.user = "writer" if is_in_file else account
+        self.file = tmp_path / "router.json" if is_in_file else None
+        self.authority = Authority(tmp_path) if account == "tls" else None
+        self.etcd = Etcd(tmp_path, self.authority)
+        self.certificates = certificates_of(self.authority) if self.authority else []
         endpoints = ",".join(filter(None, [first_endpoint, f"127.0.0.1:{self.etcd.port}"]))
         self.set_users()
         self.servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
@@ -68,11 +79,12 @@ class Cluster:
         ]
         self.wait_ready()
 
-    def source(self, endpoints: str) -> list:
+    def source(self, endpoints: str, certificates: list | None = None) -> list:
         """The options of a router for its configuration and its history, with these endpoints of etcd."""
-        location = f"etcd://{self.user}@{endpoints}/{KEY}"
+        certificates = self.certificates if certificates is None else certificates
+        location = f"etcd{'s' if self.authority else ''}://{self.user}@{endpoints}/{KEY}"
         if self.file:
-            return ["-f", self.file, "--config-history", f"{location}.history"]
+            return ["-f", self.file, "--config-history", f"{location}.history", *certificates]
         return ["--config", location]
 
     def set_users(self) -> None:
@@ -251,8 +263,9 @@ class GatewayRequest(http.server.BaseHTTPRequestHandler):
         """It is in the log of the router, if it matters."""
 
 
-ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader", "file"], indirect=True)
+ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader", "file", "tls"], indirect=True)
 SOURCES = pytest.mark.parametrize("cluster", ["writer", "file"], indirect=True)
+SECURED = pytest.mark.parametrize("cluster", ["tls"], indirect=True)
 
 
 def check(cluster: Cluster) -> None:
@@ -322,6 +335,27 @@ def test_a_router_that_is_refused_the_history_that_it_was_given_does_not_start(c
         assert "permission denied" in router.log() and "which --config-history asks for" in router.log()
     finally:
         router.stop()
+
+
+@SECURED
+def test_a_router_starts_only_by_tls_that_both_sides_trust(cluster, tmp_path):
+    """Etcd's authority, and a certificate of its own, are what a router needs to read the history."""
+    assert cluster.etcd.url.startswith("https:") and cluster.routers[0].history() == "recorded"
+    trusted, own = cluster.certificates[:2], cluster.certificates[2:]
+    strange = ["--pem-ca-path", Authority(tmp_path, "stranger").certificate]
+    unknown = "it does not know which servers have missed deletes"
+    for certificates, status, why in [
+        (trusted, 2, unknown),
+        ([*strange, *own], 2, unknown),
+        (own, 3, "servers' certificates are verified against --pem-ca-path FILE"),
+    ]:
+        source = cluster.source(f"127.0.0.1:{cluster.etcd.port}", certificates)
+        router = DisklessRouter(tmp_path, source, "writer", free_port(), [])
+        try:
+            assert router.running.wait(30) == status and why in router.log(), router.log()
+        finally:
+            router.stop()
+    assert not any("is sent unencrypted" in router.log() for router in cluster.routers)
 
 
 LATER_ID = "0" * 31 + "7"

@@ -20,7 +20,7 @@ from chaos import report
 from chaos.applications import Load
 from chaos.faults import RESIZE_KINDS, WEIGHTS, Fault, Plan
 from chaos.network import enter_namespace, is_in_namespace, missing_for_partitions
-from chaos.region import Layout
+from chaos.region import FILE, HISTORIES, Layout
 from chaos.run import Settings, run
 
 
@@ -43,6 +43,13 @@ def parser() -> argparse.ArgumentParser:
         "--fault", action="append", type=given_fault, metavar="KIND:TARGET@AT+SECONDS", help="this fault, not a seed's"
     )
     options.add_argument("--resize", action="store_true", help="change the pools, too")
+    options.add_argument(
+        "--history",
+        choices=HISTORIES,
+        default=FILE,
+        help="where routers remember changes of their pool: each in its --config-cache, all of them in etcd, or nowhere"
+        " (default: %(default)s)",
+    )
     options.add_argument("--no-leases", action="store_true", help="readers fill with plain sets")
     options.add_argument("--no-spool", action="store_true", help="routers without --spool and --spool-peers")
     options.add_argument("--clusters", type=int, default=2, help="clusters, up to 4 (default: %(default)s)")
@@ -88,6 +95,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             invalidators=options.invalidators,
             is_spooling=not options.no_spool,
             is_resized=options.resize or bool(used & set(RESIZE_KINDS)),
+            history=options.history,
             router_options=tuple(options.router_options.split()),
         ),
         load=Load(

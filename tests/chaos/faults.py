@@ -2,9 +2,9 @@
 
 | kind | targets | what happens, for some seconds |
 |---|---|---|
-| `kill` | every process, the database | SIGKILL; started again at the end |
+| `kill` | every process, `database`, `etcd` | SIGKILL; started again at the end |
 | `restart` | every process of ours | SIGTERM; started again at the end. A server keeps its items |
-| `hang` | every process, the database | SIGSTOP; SIGCONT at the end |
+| `hang` | every process, `database`, `etcd` | SIGSTOP; SIGCONT at the end |
 | `upgrade` | servers, gutters, routers | a new process takes over, at once |
 | `disturb` | servers, gutters, routers | the same, and the old or the new process is killed or stopped in the middle |
 | `reload` | clusters | the routers get a new configuration with the same servers, one after another |
@@ -25,9 +25,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from processes import Process
+
 from chaos import resize
 from chaos.network import Namespaces
-from chaos.region import SPARE, Cluster, Layout, Node, Region
+from chaos.region import ETCD, SPARE, Cluster, Layout, Node, Region
 
 PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "disturb": 2, "partition": 4}
 CLUSTER_KINDS = {"reload": 1}
@@ -39,6 +41,7 @@ REMOVE_KILLED = "remove-killed"
 DISTURB_S = 0.3
 DATABASE = "database"
 DATABASE_SHARE = 0.05
+ETCD_SHARE = 0.1
 RELOAD_SKEW_S = 0.2
 FIRST_S = 1.0
 RECOVERY_S = 90.0
@@ -115,6 +118,8 @@ def schedule(
             target = cluster
         elif kind in ("kill", "hang") and rng.random() < DATABASE_SHARE:
             target = DATABASE
+        elif layout.history == ETCD and kind in ("kill", "hang") and rng.random() < ETCD_SHARE:
+            target = ETCD
         elif kind not in UPGRADES and rng.random() < 1 / (len(members) + 1):
             target = "invalidator"
         elif kind == "partition":
@@ -210,7 +215,10 @@ def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.Abstra
     if fault.kind == "partition":
         return partitioned(region.network, fault)
     if fault.target == DATABASE:
-        return failed_database(region, fault.kind)
+        return failed_foreign(region.database, region.database.accepts, fault.kind)
+    if fault.target == ETCD:
+        assert region.etcd is not None, "etcd runs with --history etcd"
+        return failed_foreign(region.etcd, region.etcd.answers, fault.kind)
     if fault.kind == "disturb":
         return disturbed_upgrade(region.node(fault.target), rng)
     return failed(region.node(fault.target), fault.kind)
@@ -250,22 +258,21 @@ def disturbed_upgrade(node: Node, rng: random.Random):
 
 
 @contextlib.contextmanager
-def failed_database(region: Region, kind: str):
-    """The database is killed or stopped."""
-    database = region.database
+def failed_foreign(process: Process, is_ready: Callable[[], bool], kind: str):
+    """The database or etcd is killed or stopped."""
     if kind == "hang":
-        database.running.send_signal(signal.SIGSTOP)
+        process.running.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            database.running.send_signal(signal.SIGCONT)
+            process.running.send_signal(signal.SIGCONT)
         return
-    database.kill()
+    process.kill()
     try:
         yield
     finally:
-        database.start()
-        database.wait_ready(database.accepts, RECOVERY_S)
+        process.start()
+        process.wait_ready(is_ready, RECOVERY_S)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""The processes of a region: MariaDB, an invalidator, and clusters of servers, a gutter and several routers.
+"""The processes of a region: MariaDB, an invalidator, and clusters of servers, a gutter and several routers. An etcd is
+there, too, if the routers share the history of their pool's changes.
 
 A process keeps its address and port for the whole run. Ports lie below the kernel's range for outgoing connections, so
 that no client takes the port of a process that is down.
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from etcd import Etcd
 from mariadb import USER, MariaDb
 from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, stats
 
@@ -31,6 +33,10 @@ READY_S = 60.0
 SERVER_MIB = 32
 GUTTER_EXPTIME_S = 10
 SPARE = "spare"
+# Where routers remember the changes of their pool: each in a file, all of them in etcd, or nowhere.
+HISTORIES = FILE, ETCD, NONE = "file", "etcd", "none"
+# The exit code of a router that has no other memory, if etcd does not return the history.
+NO_HISTORY = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Layout:
     invalidators: int = 1
     is_spooling: bool = True
     is_resized: bool = False
+    history: str = FILE
     router_options: tuple[str, ...] = ()
     # Further options of the routers of some clusters, by the cluster's name.
     cluster_router_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -90,6 +97,8 @@ class Node(Process):
     def __init__(self, name: str, role: str, program: str, place: Place, arguments: list, folder: Path) -> None:
         self.role, self.place = role, place
         self.is_down_expected = False
+        # Whether it is a router that may need the history in etcd to start.
+        self.needs_etcd = False
         command = [*place.prefix, PROGRAMS / f"lookaside-{program}", *arguments]
         super().__init__(name, command, folder)
 
@@ -104,8 +113,16 @@ class Node(Process):
     def restart(self) -> None:
         """Starts it again; returns when it replies, fails when it ends."""
         self.start()
+        if self.needs_etcd:
+            eventually(self.is_up, f"{self.name} is up", READY_S)
         self.is_down_expected = False
         self.wait_ready(self.answers, READY_S)
+
+    def is_up(self) -> bool:
+        """Whether it replies. Starts it again if it lacks the history, as a supervisor does."""
+        if self.running.poll() == NO_HISTORY:
+            self.start()
+        return self.answers()
 
     def kill(self) -> None:
         self.is_down_expected = True
@@ -133,17 +150,21 @@ class Node(Process):
             return self.running, subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def upgrade(self) -> None:
-        """A new process takes over from the running one."""
+        """A new process takes over from the running one, unless it lacks the history."""
         before, after = self.start_successor()
         self.running = after
 
         def has_taken_over() -> bool:
+            if self.needs_etcd and after.poll() == NO_HISTORY:
+                self.running = before
+                return True
             assert after.poll() is None, f"{self.name}: the successor ended with {after.returncode}"
             return before.poll() is not None
 
         try:
             eventually(has_taken_over, f"{self.name} is upgraded", TAKE_OVER_S)
-            assert before.returncode == 0, f"{self.name}: the predecessor ended with {before.returncode}"
+            ended = before.poll() if self.running is after else 0
+            assert ended == 0, f"{self.name}: the predecessor ended with {ended}"
         except AssertionError:
             end_processes(before, after)
             raise
@@ -188,8 +209,10 @@ def end_processes(*processes: subprocess.Popen) -> None:
 class Cluster:
     """Servers, a gutter, and routers that each have their own copy of the configuration."""
 
-    def __init__(self, name: str, layout: Layout, folder: Path, network: Loopback | Namespaces) -> None:
-        self.name, self.layout, self.folder = name, layout, folder
+    def __init__(
+        self, name: str, layout: Layout, folder: Path, network: Loopback | Namespaces, etcd: Etcd | None = None
+    ) -> None:
+        self.name, self.layout, self.folder, self.etcd = name, layout, folder, etcd
         self.network = network
         # The path of a socket may have 107 bytes.
         self.sockets = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
@@ -251,14 +274,22 @@ class Cluster:
         path = self.configuration_path(number)
         path.write_text(json.dumps(self.configuration()))
         words = ["-l", place.host, "-p", place.port, "-R", f"/local/{self.name}/", "--num-proxies", "2", "-f", path]
-        words += ["--upgrade-socket", self.sockets / full, "--config-cache", self.folder / f"{full}.cache"]
+        words += ["--upgrade-socket", self.sockets / full, *self.history_options(full)]
         if self.layout.is_spooling:
             words += ["--spool", self.folder / f"{full}.spool"]
             peers = [f"router-{other + 1}" for other in range(self.layout.routers) if other != number]
             if peers:
                 words += ["--spool-peers", ",".join(self.places[peer].address for peer in peers)]
         words += [*self.layout.router_options, *self.layout.cluster_router_options.get(self.name, ())]
-        return self.start_node(full, "router", "router", place, words)
+        node = self.start_node(full, "router", "router", place, words)
+        node.needs_etcd = self.etcd is not None
+        return node
+
+    def history_options(self, router: str) -> list:
+        """Where a router remembers the changes of its pool."""
+        if self.etcd is not None:
+            return ["--config-history", f"etcd://{self.etcd.host}:{self.etcd.port}/history"]
+        return ["--config-cache", self.folder / f"{router}.cache"] if self.layout.history == FILE else []
 
     def start_node(self, name: str, role: str, program: str, place: Place, words: list) -> Node:
         """Starts a process, which `stop` stops."""
@@ -332,9 +363,12 @@ class Region:
         directory = folder / "mariadb"
         directory.mkdir()
         self.database = MariaDb(directory, network.address, free_fixed_port(network.address))
+        self.etcd: Etcd | None = None
         try:
+            if layout.history == ETCD:
+                self.etcd = Etcd(folder, host=network.address)
             for name in ("one", "two", "three", "four")[: layout.clusters]:
-                self.clusters.append(Cluster(name, layout, folder, network))
+                self.clusters.append(Cluster(name, layout, folder, network, self.etcd))
             if layout.invalidators > 1:
                 create_shared_state(self.database.url, USER)
             for number in range(layout.invalidators):
@@ -367,6 +401,9 @@ class Region:
         with contextlib.ExitStack() as stops:
             stops.callback(self.database.stop)
             stops.callback(self.database.running.send_signal, signal.SIGCONT)
+            if self.etcd is not None:
+                stops.callback(self.etcd.stop)
+                stops.callback(self.etcd.thaw)
             for cluster in self.clusters:
                 stops.callback(cluster.stop)
             for invalidator in self.invalidators:
