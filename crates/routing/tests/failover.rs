@@ -238,6 +238,56 @@ async fn after_the_first_child_the_order_follows_the_rendezvous_scores() {
     assert_eq!(orders.len(), 6, "every possible order: {orders:?}");
 }
 
+#[tokio::test]
+async fn a_pools_tags_are_those_of_a_rendezvous_policy_without_tags() {
+    let build = |tags: &str, policy_tags: &str| {
+        let text = format!(
+            r#"{{"pools": {{"M": {{"servers": ["m:1"]}}, "T": {{"servers": ["t:1", "t:2", "t:3"], "tags": {tags}}}}},
+                "route": {{"type": "FailoverRoute", "children": ["PoolRoute|M", "Pool|T"],
+                    "failover_policy": {{"type": "RendezvousPolicy"{policy_tags}}}}}}}"#
+        );
+        Cluster::of(&Configuration::parse(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}")))
+    };
+    let (of_pool, pool) = build(r#"["x", "y", "z"]"#, "");
+    let (of_policy, policy) = build(r#"["x", "y", "z"]"#, r#", "tags": ["p", "q", "r"]"#);
+    let (as_policy, same) = build(r#"["p", "q", "r"]"#, "");
+    let mut differing = 0;
+    for n in 0..20 {
+        let key = format!("key:{n}");
+        let order = order_of_key(&of_policy, &policy, &key).await;
+        assert_eq!(order_of_key(&as_policy, &same, &key).await, order, "the policy's own tags count first");
+        differing += usize::from(order_of_key(&of_pool, &pool, &key).await != order);
+    }
+    assert!(differing > 5, "{differing} of 20");
+}
+
+#[tokio::test]
+async fn a_load_balancer_asks_further_children_by_key() {
+    for route in [
+        r#"{"type": "LoadBalancerRoute", "children": "Pool|A", "failover_count": 3, "salt": "s"}"#,
+        r#"{"type": "PoolRoute", "pool": "A",
+            "hash": {"hash_func": "LoadBalancer", "failover_count": 3, "salt": "s"}}"#,
+    ] {
+        let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
+        let configuration = Configuration::parse(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
+        let [warning] = &configuration.warnings[..] else { panic!("{:?}", configuration.warnings) };
+        assert!(warning.message.contains("do not report their load"), "{warning}");
+        let (route, cluster) = Cluster::of(&configuration);
+        let salted = r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "Ch3", "salt": "s"}}"#;
+        let (hash, pool) = Cluster::build(salted);
+        let mut orders = std::collections::BTreeSet::new();
+        for n in 0..40 {
+            let key = format!("key:{n}");
+            let order = order_of_key(&route, &cluster, &key).await;
+            assert_eq!(order.len(), 3, "failover_count");
+            ask(&hash, &[&format!("get {key}")]).await;
+            assert_eq!(pool.asked(), order[..1], "Ch3 with the salt");
+            orders.insert(order);
+        }
+        assert!(orders.len() > 20, "{orders:?}");
+    }
+}
+
 /// The usual configuration: a pool, and its servers behind it. The pool's own choice has failed already.
 #[tokio::test]
 async fn the_server_that_the_pool_chose_is_not_asked_twice() {

@@ -1,9 +1,13 @@
 //! What running configurations of mcrouter have that a strict reader would refuse: unknown keys, trailing commas, one
 //! for many, empty lists.
 
-use crate::fakes::ask;
+use crate::failover::Cluster;
+use crate::fakes::{VERBS, ask};
 use crate::parsing::*;
-use lookaside_routing::{Configuration, Defaults, PlaceTimeouts, PoolRouteConfig, RoutingPrefix};
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use lookaside_routing::{
+    BigValueSettings, Configuration, Context, Defaults, PlaceTimeouts, PoolRouteConfig, Route, RoutingPrefix,
+};
 
 fn warnings(text: &str) -> Vec<String> {
     read(text).warnings.iter().map(|warning| format!("{}: {}", warning.path, warning.message)).collect()
@@ -206,4 +210,32 @@ async fn clients_may_be_allowed_to_read_only() {
     let outcomes = ask(&root, &["get k", "set k 5", "delete k", "get l"]).await;
     assert_eq!(outcomes, ["a:1", "NotStored", "NotFound", "a:1"]);
     assert_eq!(fakes.asked("a:1"), ["get k", "get l"]);
+    let mut reading = Vec::new();
+    for verb in VERBS {
+        ask(&root, &[&format!("{verb} k")]).await;
+        reading.extend((!fakes.asked("a:1").is_empty()).then_some(verb));
+    }
+    assert_eq!(reading, ["get", "gets", "gat", "gats", "lease-get", "metaget"]);
+}
+
+/// mcrouter's order: values are split directly above the tree, so a request is logged once, with its whole value.
+#[tokio::test]
+async fn values_are_split_below_the_log() {
+    let big_values = Some(BigValueSettings::above(10));
+    let defaults = Defaults { big_values, logs_requests: true, ..Defaults::default() };
+    let configuration = Configuration::parse(&with_route(r#""PoolRoute|A""#), &defaults).unwrap();
+    let (root, cluster) = Cluster::of(&configuration);
+    let operation =
+        Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: "0123456789abcde".into(), cas: false };
+    let outcomes = root.route(vec![Request { key: "k".into(), operation }], &Context::default()).await;
+    assert_eq!(outcomes, [Ok(Reply::Stored)]);
+    assert_eq!(cluster.servers["a:1"].asked().len(), 3, "two chunks and the head");
+    assert_eq!(cluster.env.lines(), ["set k: stored, 0 bytes"]);
+}
+
+#[tokio::test]
+async fn a_group_without_a_route_has_mcrouters_error() {
+    let groups = r#"{"type": "RoutingGroupRoute", "routing_group_policies": {"get_like": "PoolRoute|A"}}"#;
+    let (root, _) = build(&with_route(groups));
+    assert_eq!(ask(&root, &["get k", "set k"]).await, ["a:1", "unknown result"]);
 }
