@@ -1,6 +1,6 @@
 """docs/from_mcrouter.md says what the router does: its tables are compared with the built programs, row by row.
 
-The table of flags is compared with the flags by a test of the router's own (crates/router/src/cli/mcrouter/tests.rs).
+The table of the command line, and that of flags, are in test_from_mcrouter_command_line.py.
 """
 
 import json
@@ -60,6 +60,11 @@ BEHAVIOUR = {
     "`L1L2SizeSplitRoute` with `both_full_set`, `lease-set`": [
         "crates/routing/tests/size_split.rs::both_caches_may_get_large_values"
     ],
+    "`WarmUpRoute`, a miss of the cold cluster": [
+        "crates/routing/tests/warm_up.rs::a_refused_add_is_a_miss_and_never_the_warm_value",
+        "crates/routing/tests/warm_up.rs::a_cold_miss_is_filled_from_the_warm_cluster_once",
+        "crates/routing/tests/warm_up.rs::writes_and_deletes_stay_in_the_cold_cluster_and_deletes_hold_off",
+    ],
     "`WarmUpRoute` with `enable_metaget`, exptime not known": [
         "crates/routing/tests/warm_up.rs::a_copy_lives_as_long_as_the_value_in_the_warm_cluster"
     ],
@@ -110,6 +115,70 @@ BEHAVIOUR = {
     ],
 }
 
+# The tests of each sentence of the row "other meaning".
+OTHER_MEANING = {
+    "`failover_limit`: failovers of deletes cost nothing": [
+        "crates/routing/tests/failover.rs::failovers_are_limited_to_a_share_of_the_requests"
+    ],
+    "`LatestRoute`: another order of hosts; `thread_local_failover` has no effect": [
+        "crates/routing/tests/fan_out.rs::latest_fails_over_among_a_few_in_the_hosts_own_order",
+        "tests/test_mcrouter_choices.py::test_latest_as_a_hash",
+    ],
+    "`LoadBalancerRoute`: the further children of `failover_count` are chosen by key": [
+        "crates/routing/tests/failover.rs::a_load_balancer_asks_further_children_by_key"
+    ],
+    "`port_override_cross_dc` and its kind: by `region` of pool and `--route-prefix`": [
+        "crates/routing/tests/odd_configurations.rs::ports_and_protection_may_depend_on_the_region",
+        "tests/test_mcrouter_choices.py::test_ports_by_region",
+    ],
+    "`tls_to_plain`: stays TLS": [
+        "crates/routing/tests/odd_configurations.rs::ports_and_protection_may_depend_on_the_region"
+    ],
+    "A pool's `tags` serve `RendezvousPolicy`, too": [
+        "crates/routing/tests/failover.rs::a_pools_tags_are_those_of_a_rendezvous_policy_without_tags"
+    ],
+}
+
+# A configuration that has all that the row "supported" names.
+SUPPORTED = """{
+  "macros": { "timeout": { "type": "constDef", "result": 250 }, },
+  "pools": {
+    "A": {
+      "servers": [ "127.0.0.1:1", "127.0.0.1:2", ],
+      "server_timeout": "%timeout%",
+      "tko_tracker": { "percent_tko_threshold_upper": 100, "percent_tko_threshold_lower": 50 },
+    },
+    "B": { "inherit": "A", "servers": "@import(file:servers.json)" },
+    "empty": { "servers": [] },
+  },
+  "named_handles": { "gutter": "PoolRoute|B" },
+  "routes": [
+    {
+      "aliases": [ "/././", "/r/c/", ],
+      "route": [
+        {
+          "type": "FailoverRoute",
+          "children": [
+            {
+              "vars": { "pool": "A" },
+              "type": "PoolRoute",
+              "pool": "%pool%",
+              "asynclog": false,
+              "shard_splits": { "17": 2 },
+              "slow_warmup": { "failoverTarget": "gutter", "settings": { "start": 0.5 } },
+              "shadows": [ { "target": [ "PoolRoute|B" ], "index_range": [ 0, 1 ], "key_fraction_range": [ 0, 1 ] } ],
+            },
+            [ "gutter", "PoolRoute|empty" ],
+          ],
+          "failover_policy": { "type": "DeterministicOrderPolicy", "max_tries": 2, "max_error_tries": 2 },
+          "failover_limit": { "rate": 0.5, "burst": 10 },
+        },
+      ],
+    },
+    { "aliases": [ "/r/d/" ], "route": { "type": "AllSyncRoute", "children": "PoolRoute|A" }, },
+  ],
+}"""
+
 
 def table(heading: str) -> list[list[str]]:
     """The rows of the table of a section: the cells of each."""
@@ -137,10 +206,10 @@ def expanded(name: str) -> list[str]:
     return [name]
 
 
-def check(tmp_path, configuration: dict) -> dict:
+def check(tmp_path, configuration: dict | str) -> dict:
     """The report of `lookaside check-config`."""
     path = tmp_path / "checked.json"
-    path.write_text(json.dumps(configuration))
+    path.write_text(configuration if isinstance(configuration, str) else json.dumps(configuration))
     command = [PROGRAMS / "lookaside", "check-config", "--json", path]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout)
 
@@ -173,6 +242,46 @@ def test_what_is_refused_by_name_is_refused(tmp_path):
         assert ("bucketize" in route_errors(tmp_path, {"type": "PoolRoute", "pool": "A", "bucketize": is_on})) == is_on
 
 
+def test_a_refusal_names_what_to_do(tmp_path):
+    names = quoted(row("Configuration language", "refused"))
+    assert names == ["servers", "children", "HashRoute", "WeightedCh3Rv"]
+    key, _, handle, hash_function = names
+    report = check(tmp_path, {"pools": {"A": {key: [{"type": "NullRoute"}]}}, "route": "PoolRoute|A"})
+    (error,) = report["errors"]
+    assert f'a route is a child of a "{handle}"' in error["message"], report
+    assert hash_function in route_errors(tmp_path, {"type": "PoolRoute", "pool": "A", "hash": hash_function})
+
+
+def test_what_is_supported_is_taken_without_a_warning(tmp_path):
+    (tmp_path / "servers.json").write_text('["127.0.0.1:3"]')
+    report = check(tmp_path, SUPPORTED)
+    assert report["good"] and report["warnings"] == [], report
+    names = quoted(row("Configuration language", "supported"))
+    assert len(names) > 10 and [name for name in names if name not in SUPPORTED] == []
+
+
+def test_functions_of_macros_that_differ_are_a_warning(tmp_path):
+    functions, _, parameters = row("Configuration language", "functions of macros").partition(" give other results")
+    response = {
+        "hash": "@str(@hash(a))",
+        "weightedHash": {"type": "weightedHash", "dictionary": {"a": 0, "b": 1}, "key": "k"},
+        "shuffle": "@str(@select(@shuffle(@range(1,9)),0))",
+        "process": {"type": "process", "initialValue": "", "transform": "%value%%item%", "dictionary": ["a"]},
+        "foreach": {"type": "select", "dictionary": {"type": "foreach", "from": ["a"]}, "key": 0},
+    }
+    assert set(quoted(functions)) | set(quoted(parameters)) == set(response)
+    for name, text in response.items():
+        report = check(tmp_path, {"route": {"type": "ErrorRoute", "response": text}})
+        warned = f"@{name} gives other results than mcrouter's" in json.dumps(report["warnings"])
+        assert report["good"] and warned == (name in quoted(functions)), (name, report)
+
+
+def test_each_other_meaning_has_tests():
+    sentences = re.sub(r"(?<=[^.])\. (?=[`A-Z])", "\n", row("Configuration language", "other meaning")).split("\n")
+    assert sentences == list(OTHER_MEANING)
+    check_that_they_exist(OTHER_MEANING)
+
+
 def test_unknown_keys_are_warnings_with_the_nearest_known_one(tmp_path):
     route = {"type": "PoolRoute", "pool": "A", "hsh": "Ch3", "asynclog_name": "x"}
     report = check(tmp_path, {"pools": {"A": {"servers": ["127.0.0.1:1"]}}, "route": route})
@@ -194,13 +303,14 @@ def test_what_is_new_is_known(tmp_path):
     }
     near = {"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|A", "upgradingL1Exptime": 60}
     near["l1_only_writes"] = True
-    staging = {"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|A"}
+    staging = {"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|A", "hold_off_ms": 10}
+    leases = {"type": "LeaseRoute", "target": "PoolRoute|A"}
     servers = {"servers": ["127.0.0.1:1"], "spares": ["127.0.0.1:2"], "spare_after_ms": 100}
     configuration = {
         "pools": {"A": {**servers, "flush_new_servers": True, "protocol": "meta"}, "B": servers | {"spares": []}},
         "route": {
             "type": "PrefixSelectorRoute",
-            "policies": {"a": warm_up, "b": near, "c": staging},
+            "policies": {"a": warm_up, "b": near, "c": staging, "d": leases},
             "wildcard": "NullRoute",
         },
     }
@@ -220,7 +330,12 @@ def test_each_row_of_behaviour_has_a_reason_and_tests():
     assert set(rows) == set(BEHAVIOUR) and len(rows) == len(BEHAVIOUR)
     without_reason = [cells[0] for cells in table("Behaviour") if len(cells) != 4 or not cells[3]]
     assert without_reason == [], "each difference has its reason"
-    for name, tests in BEHAVIOUR.items():
+    check_that_they_exist(BEHAVIOUR)
+
+
+def check_that_they_exist(tests_of: dict[str, list[str]]) -> None:
+    """Fails if a test that is named is not there."""
+    for name, tests in tests_of.items():
         for test in tests:
             path, _, function = test.partition("::")
             definition = rf"^(async )?(fn|def) {function}\("
