@@ -242,7 +242,8 @@ def test_macros_with_imports(tmp_path):
         assert it.ask(set_of("k", "v")) == [b"STORED\r\n"] and it.holders("k") == {"one"}
         it.file("shared/servers.json", tiers | {"one": tiers["two"]})
         eventually(lambda: it.ask(set_of("moved", "v")) and it.at("two", "moved") == b"v", "the import is read again")
-        assert "reconfigured 1 proxies with 1 pools, 1 clients" in it.router.log()
+        digest = it.ask(b"get __mcrouter__.config_md5_digest\r\n")[0].split(b"\r\n")[1].decode()
+        assert f"reconfigured 1 proxies with 1 pools, 1 clients {digest}" in it.router.log()
         it.router.stop()
         it.start(*arguments, "--additional-config-params=tier:two")
         assert it.ask(set_of("other", "v")) == [b"STORED\r\n"] and it.holders("other") == {"two"}

@@ -71,14 +71,16 @@ def test_which_errors_fail_over(tmp_path, answer, errors, fails_over):
     ("behaviour", "beginning", "then"),
     [
         ("refuse", b"AsyncSocketException: connect failed", b"Server unavailable. Reason: mc_res_connect_error"),
+        ("port 0", b"AsyncSocketException: connect failed", b"Server unavailable. Reason: mc_res_connect_error"),
         ("hang", b"Reply timeout", b"Server unavailable. Reason: mc_res_timeout"),
         ("close", b"Connection closed by the server.", None),
         ("reset", b"Failed to read from socket with remote endpoint 127.0.0.1:", None),
     ],
 )
 def test_errors_of_the_routers_own_making_by_their_beginnings(tmp_path, behaviour, beginning, then):
-    with scripted(behaviour) as (server,):
-        address = f"127.0.0.1:{free_port()}" if behaviour == "refuse" else server.address
+    unreachable = {"refuse": f"127.0.0.1:{free_port()}", "port 0": "127.0.0.1:0"}
+    with scripted("close" if behaviour in unreachable else behaviour) as (server,):
+        address = unreachable.get(behaviour, server.address)
         arguments = ("--timeouts-until-tko", "1", "--probe-timeout-initial", "60000")
         with router(tmp_path, pool(address), *arguments) as port:
             for expected in (beginning, then or beginning):

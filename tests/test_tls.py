@@ -256,6 +256,14 @@ def test_settings_and_statistics_bear_memcacheds_names(server):
     assert settings[b"ssl_chain_cert"].decode() == str(server.certificate)
 
 
+def test_the_size_of_write_buffers_is_shown_in_bytes(tmp_path):
+    server = TlsServer(tmp_path, options=",ssl_wbuf_size=32")
+    try:
+        assert int(connect(server.plain_port).stats("settings")[b"ssl_wbuf_size"]) == 32 << 10
+    finally:
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "complaint", "status"),
     [
