@@ -149,6 +149,27 @@ def test_invalid_arguments_are_named(good):
     assert stranger.returncode == 1 and "it has 127.0.0.1:11211" in stranger.stderr, stranger.stderr
 
 
+def test_macros_have_the_constants_of_a_router(tmp_path):
+    """The router took a configuration with one of them, check-config refused it."""
+    path = tmp_path / "router.json"
+    servers = ["%default-cluster%:1", "timeout-%mcr_opts-server_timeout%:1", "%tier%:1", "h%hostid%:1"]
+    path.write_text(json.dumps({"pools": {"A": {"servers": servers}}, "route": "AllSyncRoute|Pool|A"}))
+    refused = lookaside("check-config", path)
+    assert refused.returncode == 1 and "%tier% is not defined" in refused.stderr, refused.stderr
+    flags = ("-R", "/r/web/", "--config-params", "tier:db,other:x")
+    for file, text in ((path, ""), ("-", path.read_text())):
+        done = lookaside("check-config", file, *flags, stdin=text)
+        assert done.returncode == 0, done.stderr
+
+    def asked(host: str) -> list[str]:
+        return [at for at, _ in steps("get", "k", "-f", path, "--host", host, *flags) if at.endswith(":1")]
+
+    assert asked("one")[:3] == ["web:1", "timeout-1000:1", "db:1"]
+    assert asked("one") == asked("one") != asked("two"), "each host has its number"
+    malformed = lookaside("check-config", path, "--config-params", "tier")
+    assert malformed.returncode == 1 and "NAME:VALUE" in malformed.stderr, malformed.stderr
+
+
 def test_route_shows_the_servers_that_a_change_moves_a_key_between(tmp_path):
     def configuration(name: str, *servers: str):
         path = tmp_path / name

@@ -33,7 +33,7 @@ pub struct Options {
 
 /// Checks the configuration. Fails with line, column and reason of each error.
 pub fn run(options: &Options) -> Result<()> {
-    let LoadedConfig { source, plan } = options.config_args.load(&options.file)?;
+    let LoadedConfig { source, plan } = options.config_args.load(&options.file, "")?;
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(out, "{}", report(&source, &plan))?;

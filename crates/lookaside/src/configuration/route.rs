@@ -130,7 +130,7 @@ fn all_as_json(route: &Explanation, changes: Option<&[(&str, &str)]>, routers: &
 /// Explains the request by the configuration in `file`. With `is_checked` it must have the servers of `--down` and
 /// `--dead`.
 fn explain_by(options: &Options, file: &Path, is_checked: bool) -> Result<Explanation> {
-    let LoadedConfig { source, plan } = options.config_args.load(file)?;
+    let LoadedConfig { source, plan } = options.config_args.load(file, &options.host)?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {

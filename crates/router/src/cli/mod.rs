@@ -355,6 +355,27 @@ impl Options {
         Ok(constants)
     }
 
+    /// The constants for macros of a configuration that is read without a router: those of a router with these two
+    /// options, the default of every other, and this number of its host.
+    ///
+    /// # Errors
+    /// One of the two is malformed.
+    pub fn constants_without_router(
+        route_prefix: &str,
+        config_params: &str,
+        host_id: u32,
+    ) -> Result<BTreeMap<String, MacroConstant>, String> {
+        let words = [format!("--route-prefix={route_prefix}"), format!("--config-params={config_params}")];
+        let options = Options::from_words(None, words.map(OsString::from)).map_err(|error| match error {
+            UsageError::Refused(why) => why,
+            UsageError::Clap(error) => {
+                let text = error.to_string();
+                text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+            }
+        })?;
+        options.macro_constants(host_id)
+    }
+
     /// The number of threads.
     pub fn threads(&self) -> usize {
         match self.num_proxies {

@@ -177,6 +177,37 @@ fn options_as_given_contain_no_secret() {
 }
 
 #[test]
+fn macros_have_mcrouters_constants() {
+    let constants = |more: &[&str]| {
+        let found = parse(&[&["--config-str", "{}", "-R", "/east/web/"], more].concat()).expect("parses");
+        found.macro_constants(7).expect("good")
+    };
+    let text = |value: &str| MacroConstant::Text(value.to_owned());
+    let found = constants(&["-p", "7,8", "--num-proxies", "3", "--service-name", "cache"]);
+    for (name, expected) in [
+        ("default-route", text("/east/web/")),
+        ("default-region", text("east")),
+        ("default-cluster", text("web")),
+        ("hostid", MacroConstant::Number(7)),
+        ("router-name", text("7")),
+        ("service-name", text("cache")),
+        ("router-info-name", text("Memcache")),
+        ("num-proxies", MacroConstant::Number(3)),
+        ("service-router-capable", MacroConstant::Number(0)),
+        ("mcr_opts-num_proxies", text("3")),
+        ("mcr_opts-server_timeout", text("1000")),
+    ] {
+        assert_eq!(found.get(name), Some(&expected), "{name}");
+    }
+    for without_port in [["-s", "/run/r"], ["--listen-sock-fd", "3"]] {
+        assert_eq!(constants(&without_port)["router-name"], text("0"), "{without_port:?}");
+    }
+    let given = ["--config-params", "tier:web,zone:1:2", "--additional-config-params", "tier:db"];
+    let found = constants(&given);
+    assert_eq!((&found["tier"], &found["zone"]), (&text("db"), &text("1:2")));
+}
+
+#[test]
 fn spool_has_two_names() {
     let options = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses");
     assert_eq!(options(&[]).spool.directory(), None);
