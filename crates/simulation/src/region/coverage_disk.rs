@@ -1,6 +1,6 @@
 //! The file in which a router keeps the configurations that it covers.
 
-use lookaside_router::CoverageStore;
+use lookaside_router::{CoverageDigest, CoverageStore};
 use std::{
     io,
     sync::{Arc, Mutex, MutexGuard},
@@ -29,6 +29,11 @@ impl CoverageDisk {
     pub(super) fn begin_outdated_process(&self) {
         let mut texts = self.texts();
         texts.newest = texts.first.clone();
+    }
+
+    /// What a process hands over that has the file.
+    pub(super) fn digest(&self) -> CoverageDigest {
+        CoverageDigest::of(self.texts().newest.as_deref().unwrap_or_default())
     }
 
     /// The file is removed.

@@ -69,6 +69,7 @@ impl SimulatedRegion {
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
         let running = RunningRouter { commands, active: publish.subscribe() };
         self.routers.borrow_mut().insert(router, running);
+        let coverage = self.coverage_disk(router, is_takeover);
         let program = RouterProgram {
             process: process.clone(),
             network,
@@ -76,8 +77,8 @@ impl SimulatedRegion {
             host,
             publish,
             history: self.history(router),
-            coverage: self.coverage_disk(router, is_takeover),
-            is_takeover,
+            handed_over: is_takeover.then(|| coverage.digest()),
+            coverage,
             covers: !matches!(self.disabled, DisabledGuarantee::Resize | DisabledGuarantee::Gutter),
             seed,
         };
