@@ -5,8 +5,10 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 from leases import HOT_MISS, LeaseClient
 from observed_programs import exposition
@@ -52,6 +54,17 @@ class Router(Process):
         self.start()
         eventually(lambda: predecessor.poll() is not None, f"taken over:\n{self.log()[-4000:]}")
         assert predecessor.returncode == 0 and answers(self.port)
+
+    def copy_coverage(self, config_cache: Path) -> None:
+        """Copies the file of its covered configurations to where another `--config-cache` has it."""
+        own = self.command[self.command.index("--config-cache") + 1]
+        shutil.copy(f"{own}.coverage", f"{config_cache}.coverage")
+
+    def set_config_cache(self, config_cache: Path | str) -> str:
+        """Gives the next process another `--config-cache`, and returns the former one."""
+        place = self.command.index("--config-cache") + 1
+        former, self.command[place] = self.command[place], str(config_cache)
+        return former
 
     def configure(self, text: str) -> None:
         """Replaces the file, as an operator does, by a rename."""

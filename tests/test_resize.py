@@ -7,6 +7,7 @@ and deletes their keys; readers look aside under leases, and compare every hit w
 import re
 import select
 import socket
+from pathlib import Path
 
 import pytest
 from leases import LeaseClient
@@ -146,6 +147,54 @@ def test_a_change_continues_in_the_next_process_of_an_upgrade(region):
     region.traffic.flow()
     region.configure([0, 1, 2])
     region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+
+
+def leave_with_outdated_copy(region: Region, config_cache: Path) -> None:
+    """A server leaves the pool, with values that are out of date soon. The copy of a router's file does not know it."""
+    region.traffic.flow()
+    region.wait_steady()
+    region.routers[0].copy_coverage(config_cache)
+    region.configure([0, 1])
+    region.wait_in_force()
+    region.wait_steady()
+    region.traffic.flow()
+
+
+def test_the_next_process_of_an_upgrade_asks_its_peer_if_its_file_is_not_the_predecessors(region, tmp_path):
+    """It read the server that had left, as the outdated file in its own --config-cache said."""
+    router = region.routers[0]
+    leave_with_outdated_copy(region, tmp_path / "other.json")
+    router.set_config_cache(tmp_path / "other.json")
+    router.upgrade()
+    region.traffic.flow()
+    assert "is not what the predecessor has saved last" in router.log()
+    # The file is the new one's by now.
+    router.upgrade()
+    region.traffic.flow()
+    assert router.log().count("is not what the predecessor has saved last") == 1
+    region.traffic.check()
+
+
+@pytest.mark.parametrize("region", [{"routers": 1}], indirect=True)
+def test_an_upgrade_with_an_outdated_file_and_no_peer_is_refused(region, tmp_path):
+    """The predecessor goes on, and a process that has its file takes over."""
+    (router,) = region.routers
+    leave_with_outdated_copy(region, tmp_path / "other.json")
+    own = router.set_config_cache(tmp_path / "other.json")
+    predecessor = router.running
+    router.start()
+    refused, router.running = router.running, predecessor
+    try:
+        eventually(lambda: refused.poll() is not None, f"refused:\n{router.log()[-4000:]}")
+        assert refused.returncode != 0 and predecessor.poll() is None
+    finally:
+        refused.kill()
+    assert "give it the --config-cache of the predecessor" in router.log()
+    region.traffic.flow()
+    router.set_config_cache(own)
+    router.upgrade()
     region.traffic.flow()
     region.traffic.check()
 

@@ -17,7 +17,7 @@ from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, f
 SERVER = PROGRAMS / "lookaside-server"
 
 HELLO, LISTENERS, READY, CONNECTION, QUIESCED, TAKEN_OVER, REFUSED = range(1, 8)
-FORMATS = {"lookaside-server": 1, "lookaside-router": 3}
+FORMATS = {"lookaside-server": 1, "lookaside-router": 4}
 
 
 def hello_payload(program: str) -> bytes:

@@ -39,8 +39,8 @@ pub struct Options {
     #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u64).range(1..=24))]
     hours: Option<u64>,
     /// Disable a guarantee on purpose, to test the checker: gate, leases, plain-leases, acknowledgement, fence,
-    /// peers, spool, promptness, spares, resize, gutter, coverage, history, permits, copy-leases or lease-voids; of
-    /// several regions: markers, marker-tokens, replica-log, promotion or monitor-clock
+    /// peers, spool, promptness, spares, resize, gutter, coverage, history, permits, copy-leases, lease-voids, takeover
+    /// or takeover-spool; of several regions: markers, marker-tokens, replica-log, promotion or monitor-clock
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]

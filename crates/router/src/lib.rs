@@ -74,7 +74,7 @@ pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};
 pub use resize::history::{HistoryChange, HistoryError, HistoryStore, StoredHistory};
 pub use resize::start::ResizerChannels;
 pub use resize::status::ResizeStatus;
-pub use resize::store::CoverageStore;
+pub use resize::store::{CoverageDigest, CoverageStore};
 pub use shared::{Identity, SharedState};
 pub use spares::{Spares, SparesStats};
 pub use spool::{

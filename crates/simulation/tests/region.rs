@@ -128,6 +128,16 @@ fn leases_that_outlast_a_move_of_their_keys_are_found() {
 }
 
 #[test]
+fn continuing_an_upgrade_from_older_configurations_is_found() {
+    assert!(is_found(DisabledGuarantee::Takeover, is_staleness));
+}
+
+#[test]
+fn losing_a_spool_in_an_upgrade_is_found() {
+    assert!(is_found(DisabledGuarantee::TakeoverSpool, is_staleness));
+}
+
+#[test]
 fn acknowledging_deletes_while_permits_are_in_use_is_found() {
     assert!(is_found(DisabledGuarantee::Permits, is_staleness));
 }

@@ -22,11 +22,11 @@ use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
 use crate::frontend::users::Users;
-use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
+use crate::handover::{self, BoundUpgradeSocket, ProgramState, Takeover, WorkerSet};
 use crate::proxy::ConfigUpdates;
 use crate::resize::driver::{Applied, Resizer, ResizerSettings};
 use crate::resize::start::ResizerChannels;
-use crate::resize::store::{CoverageFile, CoverageStore, NoStore};
+use crate::resize::store::{CoverageDigest, CoverageFile, CoverageStore, NoStore};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, PeerMissing, Spool, SpoolSettings};
 use crate::start_gate::StartGate;
@@ -72,13 +72,14 @@ pub(super) fn start<'a>(
     shared.read_permits().record();
     loader.spool = open_spool(options, &config, &shared)?;
     warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
-    loader.start_gate = start_gate(options, handover.program_state.as_deref())?;
+    let handed_over = handover.program_state.as_deref().map(decode_program_state).transpose()?;
+    loader.start_gate = start_gate(options, handed_over.as_ref().map(|state| &*state.start_gate))?;
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
     let host = ReloadHost { loader: &loader, shared: &shared };
     let channels = ResizerChannels { publish, applied: applied_by_threads };
     // After the other process has stopped to change the state on disk.
-    let resizer =
-        runtime.block_on(start_resizer(options, &host, config, channels, handover.program_state.is_some()))?;
+    let coverage = handed_over.map(|state| state.coverage);
+    let resizer = runtime.block_on(start_resizer(options, &host, config, channels, coverage))?;
     let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
     inherited.close_unused();
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
@@ -114,6 +115,10 @@ pub(super) fn start<'a>(
         _metrics: metrics,
         runtime,
     })
+}
+
+fn decode_program_state(bytes: &[u8]) -> Result<ProgramState, String> {
+    ProgramState::decode(bytes).ok_or_else(|| "the predecessor has handed over an unknown state".to_owned())
 }
 
 /// The gate that a predecessor hands over, or else the one of `--wait-for-invalidator`, if that is set.
@@ -241,7 +246,7 @@ async fn start_resizer(
     host: &ReloadHost<'_>,
     config: RouterConfig,
     channels: ResizerChannels,
-    is_takeover: bool,
+    handed_over: Option<CoverageDigest>,
 ) -> Result<Resizer, String> {
     let store: Box<dyn CoverageStore> = match &options.configuration.config_cache {
         Some(path) => Box::new(CoverageFile::beside(path)),
@@ -252,7 +257,7 @@ async fn start_resizer(
         peers: if host.loader.spool.is_some() { spool.peers } else { Vec::new() },
         ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
         threads: options.threads(),
-        is_takeover,
+        handed_over,
         history: host.loader.history(),
         is_history_required: options.configuration.config_history.is_some(),
     };

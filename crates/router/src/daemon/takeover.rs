@@ -1,10 +1,11 @@
 //! Hands the running daemon over to another process.
 
+use super::reload::ReloadHost;
 use super::startup::open_spool;
 use super::{Daemon, Sessions};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
-use crate::handover::{self, HandoverOutcome};
+use crate::handover::{self, HandoverOutcome, ProgramState};
 use crate::shared::SharedState;
 use crate::spool::Spool;
 use lookaside_upgrade::Successor;
@@ -39,9 +40,10 @@ impl Daemon<'_> {
                 // It is opened again, here or there.
                 spool.close().await?;
             }
-            let gate_state = loader.start_gate.as_ref().map_or_else(Vec::new, |gate| gate.to_saved());
+            let start_gate = loader.start_gate.as_ref().map_or_else(Vec::new, |gate| gate.to_saved());
+            let state = ProgramState { coverage: resizer.saved_digest(), start_gate };
             let left = match is_sent {
-                true => handover::complete(successor, loader.spool.is_some(), gate_state, signals.stop()).await?,
+                true => handover::complete(successor, loader.spool.is_some(), state, signals.stop()).await?,
                 false => HandoverOutcome::Failed,
             };
             match left {
@@ -59,6 +61,7 @@ impl Daemon<'_> {
                         loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&active.servers()));
                         resizer.replace_configs(|config| config.with_spool(loader.spool.clone()));
                     }
+                    resizer.save_again(&ReloadHost { loader, shared });
                     workers.resume(sessions);
                     Ok(HandoverResult::Failed)
                 }

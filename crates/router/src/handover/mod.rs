@@ -15,6 +15,8 @@
 //! * The new process reads no server before it knows which are fenced, by itself or by peers: the spool stores both. To
 //!   peers it is the same router, in its next run.
 //! * A start gate that is closed stays closed: `Quiesced` carries its state ([`crate::start_gate`]).
+//! * The new process continues a change of the configuration only from the state that the old one has saved last:
+//!   `Quiesced` carries its digest ([`crate::resize::start`]).
 //! * The new process replays nothing before `TakenOver`. If it ends before that, the old one opens the spool again as
 //!   after a restart, rebuilds its trees on it and resumes with the same sockets and connections.
 //!
@@ -26,11 +28,13 @@
 
 mod graceful_close;
 mod listener;
+mod program_state;
 mod takeover;
 mod workers;
 
 pub(crate) use graceful_close::close_gracefully;
 pub(crate) use listener::{BoundUpgradeSocket, UpgradeListener, bind_upgrade_socket};
+pub(crate) use program_state::ProgramState;
 pub(crate) use takeover::{Takeover, assign_clients, restore_client};
 pub(crate) use workers::{WorkerChannels, WorkerCommand, WorkerSet, send_clients};
 
@@ -40,7 +44,7 @@ use std::os::unix::net::UnixStream;
 
 /// The programs that can take over from each other. The format also covers the state of connections and the spool's
 /// files.
-pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 3 };
+pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 4 };
 
 pub(crate) enum HandoverOutcome {
     /// The other process serves.
@@ -51,16 +55,16 @@ pub(crate) enum HandoverOutcome {
     Stopped,
 }
 
-/// Sends `Quiesced`, with the state of the start gate, and waits until the other process serves, without a timeout, or
+/// Sends `Quiesced`, with the state of this process, and waits until the other process serves, without a timeout, or
 /// until `stop_requested` resolves.
 pub(crate) async fn complete(
     mut successor: Successor,
     is_kept: bool,
-    gate_state: Vec<u8>,
+    state: ProgramState,
     stop_requested: impl Future<Output = ()>,
 ) -> Result<HandoverOutcome, String> {
     let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
-    let hand_over = move || match successor.hand_over(is_kept, &gate_state, &stop) {
+    let hand_over = move || match successor.hand_over(is_kept, &state.encode(), &stop) {
         UpgradeOutcome::TakenOver => HandoverOutcome::TakenOver(successor),
         UpgradeOutcome::Failed => HandoverOutcome::Failed,
         UpgradeOutcome::Stopped => HandoverOutcome::Stopped,

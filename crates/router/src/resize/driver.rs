@@ -17,7 +17,7 @@ use super::new_servers::Emptied;
 use super::recorder::{HistoryRecorder, KnownHistory};
 use super::start::ResizerChannels;
 use super::status::ResizeStatus;
-use super::store::{CoverageStore, StoredCoverage};
+use super::store::{CoverageDigest, CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
@@ -61,9 +61,9 @@ pub struct ResizerSettings {
     pub ignores_missing_peers: bool,
     /// The number of threads.
     pub threads: usize,
-    /// The state on disk is that of a process that has just handed over. Otherwise the peers are asked whether it is
-    /// outdated.
-    pub is_takeover: bool,
+    /// The state on disk of the process that has just handed over, from which this one continues. `None` at other
+    /// starts: then the peers are asked whether the state on disk is outdated.
+    pub handed_over: Option<CoverageDigest>,
     /// Where the routers of the cluster share the history of changes; `None` if they do not.
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The operator has asked for the history. A router that may not use it does not start without another memory.
@@ -196,6 +196,18 @@ impl Resizer {
     pub fn suspend(&mut self) {
         self.work.clear();
         self.peers.disconnect();
+    }
+
+    /// The state on disk, for a handover.
+    pub fn saved_digest(&self) -> CoverageDigest {
+        let text = self.saved.as_ref().map(|saved| StoredCoverage::of(saved).to_json());
+        CoverageDigest::of(&text.unwrap_or_default())
+    }
+
+    /// Saves the state once more, after a handover that has failed: the other process may have saved its own.
+    pub fn save_again(&mut self, host: &dyn ResizeHost) {
+        self.saved = None;
+        self.change(host, |_, _| ());
     }
 
     /// Waits for the next event, and takes the steps that it allows. Cancel safe.

@@ -5,6 +5,9 @@
 //! were started without this router in their `--spool-peers`, or have lost their disks. Then their deletes do not reach
 //! its servers, so this router reads what they read. Those servers that no peer names have departed.
 //!
+//! The next process of an upgrade does not ask if the state on disk is the one that its predecessor has saved last. It
+//! does not use another one.
+//!
 //! A history that the routers share counts as the report of one more peer, which never forgets. It always replies to a
 //! router that knows nothing else: that one does not start before it has.
 //!
@@ -15,7 +18,7 @@ use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettin
 use super::history::HistoryError;
 use super::recorder::{HistoryAtStart, HistoryRecorder, KnownHistory, SeenRecord};
 use super::report::CoverageReport;
-use super::store::{CoverageStore, StoredCoverage};
+use super::store::{CoverageDigest, CoverageStore, StoredCoverage};
 use super::work::ask_peers;
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::ActiveConfigs;
@@ -48,12 +51,12 @@ impl Resizer {
         network: Arc<dyn Network>,
         channels: ResizerChannels,
     ) -> Result<Resizer, String> {
-        let (stored, unusable) = match load(&*store, host) {
+        let (stored, unusable) = match load(&*store, settings.handed_over, host) {
             Ok(stored) => (stored, None),
             Err(why) => (None, Some(why)),
         };
         // Its clients wait, and what it needs is in its state.
-        let is_continued = settings.is_takeover && stored.is_some();
+        let is_continued = settings.handed_over.is_some() && stored.is_some();
         let (mut reports, texts) = match is_continued {
             true => Default::default(),
             false => ask_peers(&*network, &settings.peers, ASK_PEERS_MAX).await,
@@ -73,7 +76,7 @@ impl Resizer {
         let mut initial = match join(stored, &reports, of_peers, &recorded)? {
             Some(joined) => joined,
             None => match (unusable, &history) {
-                (Some(why), _) => return Err(unusable_state_error(&why)),
+                (Some(why), _) => return Err(why.start_error()),
                 (None, SharedHistory::Unknown) => return Err(unknown_history_error(&settings)),
                 (None, SharedHistory::Unusable(why)) => return Err(unusable_history_error(&settings, why)),
                 (None, SharedHistory::Refused(why)) if settings.is_history_required => {
@@ -177,13 +180,46 @@ fn unusable_history_error(settings: &ResizerSettings, why: &str) -> String {
     )
 }
 
-fn unusable_state_error(why: &str) -> String {
-    format!(
-        "the saved configurations in FILE.coverage, beside --config-cache FILE, cannot be used, and no peer and no history in \
-         etcd knows others, so this router does not know which servers have missed deletes: {why}; make the file readable, \
-         start the version that wrote it, with the certificates that its configurations name, or start a peer first. Or, if \
-         no router of the cluster runs: remove the file and flush all servers before a router starts"
-    )
+/// Why a state on disk is not used.
+enum UnusableState {
+    /// It cannot be read, or not in this version. The text says more.
+    Unreadable(String),
+    /// The predecessor has saved another one.
+    OfOtherProcess,
+}
+
+impl UnusableState {
+    fn log(&self) {
+        match self {
+            UnusableState::Unreadable(why) => tracing::error!(
+                why,
+                "cannot use the saved configurations, and asks the peers and the history in etcd instead: keep \
+                 FILE.coverage beside --config-cache FILE, or remove both"
+            ),
+            UnusableState::OfOtherProcess => tracing::warn!(
+                "FILE.coverage beside --config-cache FILE is not what the predecessor has saved last, so it may be \
+                 outdated: asking the peers and the history in etcd instead; give both processes the same --config-cache"
+            ),
+        }
+    }
+
+    /// It is all that this router has.
+    fn start_error(&self) -> String {
+        match self {
+            UnusableState::Unreadable(why) => format!(
+                "the saved configurations in FILE.coverage, beside --config-cache FILE, cannot be used, and no peer and \
+                 no history in etcd knows others, so this router does not know which servers have missed deletes: {why}; \
+                 make the file readable, start the version that wrote it, with the certificates that its configurations \
+                 name, or start a peer first. Or, if no router of the cluster runs: remove the file and flush all servers \
+                 before a router starts"
+            ),
+            UnusableState::OfOtherProcess => "FILE.coverage beside --config-cache FILE is not what the predecessor has \
+                saved last, and no peer and no history in etcd knows the configurations of before, so this router does not \
+                know which servers have missed deletes: give it the --config-cache of the predecessor, which continues to \
+                serve"
+                .to_owned(),
+        }
+    }
 }
 
 /// Routers may read by a configuration that this router cannot use.
@@ -251,20 +287,22 @@ fn join(
     }
 }
 
-/// The state in `store`; `None` if there is none. The error says why it cannot be used.
-fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Result<Option<InitialCoverage>, String> {
-    let stored = store.load().map_err(|error| error.to_string()).and_then(|text| {
-        let Some(text) = text else { return Ok(None) };
-        InitialCoverage::stored(&StoredCoverage::parse(&text)?, host).map(Some)
-    });
-    if let Err(why) = &stored {
-        tracing::error!(
-            why,
-            "cannot use the saved configurations, and asks the peers and the history in etcd instead: keep FILE.coverage \
-             beside --config-cache FILE, or remove both"
-        );
-    }
-    stored
+/// The state in `store`; `None` if there is none. An error if it cannot be used, or is not the one that was handed over.
+fn load(
+    store: &dyn CoverageStore,
+    handed_over: Option<CoverageDigest>,
+    host: &dyn ResizeHost,
+) -> Result<Option<InitialCoverage>, UnusableState> {
+    let parse = |text: &str| InitialCoverage::stored(&StoredCoverage::parse(text)?, host);
+    let stored = match store.load() {
+        Err(error) => Err(UnusableState::Unreadable(error.to_string())),
+        Ok(None) => Ok(None),
+        Ok(Some(text)) if handed_over.is_some_and(|digest| digest != CoverageDigest::of(&text)) => {
+            Err(UnusableState::OfOtherProcess)
+        }
+        Ok(Some(text)) => parse(&text).map(Some).map_err(UnusableState::Unreadable),
+    };
+    stored.inspect_err(UnusableState::log)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::config::last_good::{MODE, replace_file};
 use lookaside_client::config::ConfigId;
 use lookaside_client::config::FILE_BYTES_MAX;
 use lookaside_routing::Address;
+use md5::{Digest as _, Md5};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,6 +34,20 @@ pub trait CoverageStore: Send {
     fn save(&self, text: &str) -> io::Result<()>;
     /// Whether the text outlives the process.
     fn is_durable(&self) -> bool;
+}
+
+/// Identifies the text that a process has saved last. It hands this over to the next process, which must not continue
+/// from another text: that would be an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoverageDigest(pub(crate) [u8; CoverageDigest::BYTES]);
+
+impl CoverageDigest {
+    pub(crate) const BYTES: usize = 16;
+
+    /// That of `text`. The empty text is none that a process saves.
+    pub fn of(text: &str) -> CoverageDigest {
+        CoverageDigest(Md5::digest(text).into())
+    }
 }
 
 /// A state that was saved. Its texts are not parsed yet.

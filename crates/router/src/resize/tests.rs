@@ -6,14 +6,14 @@ use super::history::memory::MemoryHistory;
 use super::history::{History, RecordedConfig};
 use super::start::ResizerChannels;
 use super::status::{HistoryState, ResizeStatus};
-use super::store::{CoverageStore, NoStore, StoredCoverage};
+use super::store::{CoverageDigest, CoverageStore, NoStore, StoredCoverage};
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::config::ConfigId;
 use lookaside_client::{DestinationOptions, TcpNetwork};
 use lookaside_routing::Defaults;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -56,6 +56,17 @@ impl ResizeHost for Host {
     fn record_in_force(&self, _: &RouterConfig) {}
 }
 
+fn settings_of(history: &Arc<MemoryHistory>) -> ResizerSettings {
+    ResizerSettings {
+        peers: Vec::new(),
+        ignores_missing_peers: false,
+        threads: 1,
+        handed_over: None,
+        history: Some(history.clone()),
+        is_history_required: false,
+    }
+}
+
 /// A process of one thread, without peers.
 struct Router {
     host: Host,
@@ -86,18 +97,15 @@ impl Router {
         store: Box<dyn CoverageStore>,
         is_history_required: bool,
     ) -> Result<Router, String> {
+        let settings = ResizerSettings { is_history_required, ..settings_of(history) };
+        Router::start_by(text, settings, store).await
+    }
+
+    async fn start_by(text: &str, settings: ResizerSettings, store: Box<dyn CoverageStore>) -> Result<Router, String> {
         let host = Host::default();
         let config = host.parse(text).expect("a configuration");
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
         let (applied, applied_by_threads) = mpsc::unbounded_channel();
-        let settings = ResizerSettings {
-            peers: Vec::new(),
-            ignores_missing_peers: false,
-            threads: 1,
-            is_takeover: false,
-            history: Some(history.clone()),
-            is_history_required,
-        };
         let channels = ResizerChannels { publish, applied: applied_by_threads };
         let resizer = Resizer::start(config, settings, store, &host, Arc::new(TcpNetwork), channels).await?;
         let states = vec![host.0.history()];
@@ -225,6 +233,57 @@ async fn a_router_that_is_refused_the_history_that_it_was_given_does_not_start_w
     assert_eq!((router.reads(), &router.states[..]), (id_of(&text), &[HistoryState::Refused][..]));
     let router = Router::start_as(&text, &Arc::default(), Box::new(NoStore), true).await.expect("a first start");
     assert_eq!(router.states, [HistoryState::Recorded]);
+}
+
+/// The next process of an upgrade had another --config-cache, with an old file in its folder. It read by that.
+#[tokio::test(start_paused = true)]
+async fn the_next_process_of_an_upgrade_continues_only_from_what_its_predecessor_saved() {
+    let (outdated, newest) = (text_of("a:1"), text_of("b:1"));
+    let start = async |saved: &Disk, history: &Arc<MemoryHistory>| {
+        let saved = saved.load().expect("readable").expect("there");
+        let settings = ResizerSettings { handed_over: Some(CoverageDigest::of(&saved)), ..settings_of(history) };
+        Router::start_by(&newest, settings, Box::new(Disk(outdated.clone()))).await
+    };
+    let router = start(&Disk(outdated.clone()), &Arc::default()).await.expect("it continues");
+    assert_eq!(router.reads(), id_of(&outdated));
+    let refused = start(&Disk(newest.clone()), &Arc::default()).await.err().expect("it knows nothing else");
+    assert!(refused.contains("give it the --config-cache of the predecessor"), "{refused}");
+    let history = Arc::<MemoryHistory>::default();
+    let configs = vec![recorded(&newest, true)];
+    history.set(&History { configs, ..History::default() }, &[(id_of(&newest), &newest)]);
+    let router = start(&Disk(newest.clone()), &history).await.expect("the history knows");
+    assert_eq!(router.reads(), id_of(&newest));
+}
+
+/// A disk that another process uses, too.
+#[derive(Clone, Default)]
+struct SharedDisk(Arc<Mutex<Option<String>>>);
+
+impl CoverageStore for SharedDisk {
+    fn load(&self) -> io::Result<Option<String>> {
+        Ok(self.0.lock().expect("no test panics with it").clone())
+    }
+
+    fn save(&self, text: &str) -> io::Result<()> {
+        *self.0.lock().expect("no test panics with it") = Some(text.to_owned());
+        Ok(())
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+/// Otherwise no later process could take over, until the next change.
+#[tokio::test(start_paused = true)]
+async fn the_state_is_saved_again_after_a_handover_that_has_failed() {
+    let (text, disk) = (text_of("a:1"), SharedDisk::default());
+    let mut router = Router::start_with(&text, &Arc::default(), Box::new(disk.clone())).await.expect("a first start");
+    let saved = disk.load().expect("readable").expect("it has saved its state");
+    assert_eq!(router.resizer.saved_digest(), CoverageDigest::of(&saved));
+    disk.save("that of the process that did not take over").expect("in memory");
+    router.resizer.save_again(&router.host);
+    assert_eq!(disk.load().expect("readable"), Some(saved));
 }
 
 /// A disk whose file was damaged, or cannot be read.

@@ -1,6 +1,7 @@
 //! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
 use super::SimulatedRegion;
+use super::guarantee::DisabledGuarantee;
 use super::lost_coverage::link;
 use super::names::{RouterName, application_host, cluster_name, clusters, invalidator_host};
 use super::plan::RunPlan;
@@ -13,6 +14,8 @@ use tokio::{task::JoinSet, time::Instant};
 const LONG_ONE_IN: u8 = 5;
 /// One fault in this many changes the servers of a pool, in runs in which they change.
 const RESIZE_ONE_IN: u8 = 5;
+/// One fault in this many upgrades a router, in runs that are about upgrades.
+const UPGRADE_ONE_IN: u8 = 4;
 /// One fault in this many takes the file of its covered configurations from a router, in runs in which that may happen.
 const LOST_COVERAGE_ONE_IN: u8 = 12;
 /// One fault in this many takes it from all routers of a cluster at once, in runs in which they share a history.
@@ -136,6 +139,7 @@ impl SimulatedRegion {
     async fn inject_fault(self, mut rng: fastrand::Rng, duration: Duration) {
         let kind = match KINDS[rng.usize(0..KINDS.len())] {
             _ if self.plan.favours_backlogs && rng.bool() => Kind::ReplaceRouterWithBacklog,
+            _ if self.plan.favours_upgrades && rng.u8(0..UPGRADE_ONE_IN) == 0 => Kind::UpgradeRouter,
             _ if self.plan.has_resizes && rng.u8(0..RESIZE_ONE_IN) == 0 => Kind::Resize,
             _ if self.plan.has_history && rng.u8(0..LOST_COVERAGES_ONE_IN) == 0 => Kind::LoseAllCoverages,
             _ if self.plan.has_lost_coverages && rng.u8(0..LOST_COVERAGE_ONE_IN) == 0 => Kind::LoseCoverage,
@@ -176,7 +180,11 @@ impl SimulatedRegion {
                 // The router may have spooled deletes for the server that it cannot reach.
                 self.network.cut(host, server);
                 tokio::time::sleep(duration / 2).await;
-                match rng.bool() || self.plan.favours_backlogs {
+                let is_crash = match self.disabled {
+                    DisabledGuarantee::TakeoverSpool => false,
+                    _ => rng.bool() || self.plan.favours_backlogs,
+                };
+                match is_crash {
                     true => self.restart_router(router, duration / 2, rng).await,
                     false => self.upgrade_router(router, rng).await,
                 }

@@ -43,6 +43,11 @@ pub enum DisabledGuarantee {
     CopyLeases,
     /// Servers keep their leases when keys move away, and when they return to a pool.
     LeaseVoids,
+    /// The next process of a router's upgrade continues from the covered configurations with which its predecessor had
+    /// started.
+    Takeover,
+    /// The next process of a router's upgrade gets neither the deletes in the spool of its predecessor nor its fences.
+    TakeoverSpool,
     /// Applications of replica regions set no remote markers, and look for none.
     Markers,
     /// All writes of a key share one remote marker, as in the paper, so that the replication of one deletes the marker
@@ -64,7 +69,7 @@ impl DisabledGuarantee {
     }
 }
 
-const NAMES: [(DisabledGuarantee, &str); 21] = [
+const NAMES: [(DisabledGuarantee, &str); 23] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::PlainLeases, "plain-leases"),
@@ -81,6 +86,8 @@ const NAMES: [(DisabledGuarantee, &str); 21] = [
     (DisabledGuarantee::Permits, "permits"),
     (DisabledGuarantee::CopyLeases, "copy-leases"),
     (DisabledGuarantee::LeaseVoids, "lease-voids"),
+    (DisabledGuarantee::Takeover, "takeover"),
+    (DisabledGuarantee::TakeoverSpool, "takeover-spool"),
     (DisabledGuarantee::Markers, "markers"),
     (DisabledGuarantee::MarkerTokens, "marker-tokens"),
     (DisabledGuarantee::ReplicaLog, "replica-log"),

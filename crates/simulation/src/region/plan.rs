@@ -77,8 +77,10 @@ pub(crate) struct RunPlan {
     pub(super) has_single_faults: bool,
     /// Whether faults are rare, for a long run.
     has_rare_faults: bool,
-    /// Whether half of the faults cut a router off from a server and then replace the router, by a crash.
+    /// Whether half of the faults cut a router off from a server and then replace the router.
     pub(super) favours_backlogs: bool,
+    /// Whether many of the faults upgrade a router.
+    pub(super) favours_upgrades: bool,
     /// Whether the servers of pools change.
     pub(super) has_resizes: bool,
     /// Whether routers lose the file of the configurations that they cover.
@@ -104,27 +106,29 @@ impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{
-            CopyLeases, Coverage, Fence, Gutter, History, LeaseVoids, Nothing, Peers, Permits, Resize, Spool,
+            CopyLeases, Coverage, Fence, Gutter, History, LeaseVoids, Nothing, Peers, Permits, Resize, Spool, Takeover,
+            TakeoverSpool,
         };
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
-            (Fence | Peers | Coverage, SpoolMode::Off) | (Permits | Spool, _) => SpoolMode::Large,
+            (Fence | Peers | Coverage, SpoolMode::Off) | (Permits | Spool | TakeoverSpool, _) => SpoolMode::Large,
             _ => spool_mode,
         };
-        let favours_backlogs = matches!(disabled, Fence | Permits | Spool);
+        let favours_backlogs = matches!(disabled, Fence | Permits | Spool | TakeoverSpool);
         let has_single_faults = rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs;
         let servers = rng.usize(SERVERS);
         let has_resizes = rng.u8(0..RESIZES_ONE_IN) == 0;
         let routers = match disabled {
             // A peer would still fence the server, or forward the delete to it.
-            Fence | Permits | Spool => 1,
+            Fence | Permits | Spool | TakeoverSpool => 1,
             Peers | Coverage => routers.max(2),
-            CopyLeases | History | LeaseVoids if spool_mode == SpoolMode::Off => 1,
+            CopyLeases | History | LeaseVoids | Takeover if spool_mode == SpoolMode::Off => 1,
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let is_about_resizes = matches!(disabled, Resize | Gutter | Coverage | History | CopyLeases | LeaseVoids);
+        let is_about_resizes =
+            matches!(disabled, Resize | Gutter | Coverage | History | CopyLeases | LeaseVoids | Takeover);
         let has_resizes = knows_others && has_resizes || is_about_resizes;
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
@@ -147,6 +151,7 @@ impl RunPlan {
             has_single_faults,
             has_rare_faults: false,
             favours_backlogs,
+            favours_upgrades: disabled == Takeover,
             has_resizes,
             has_lost_coverages,
             has_history,
@@ -173,6 +178,7 @@ impl RunPlan {
             has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,
             has_rare_faults,
             favours_backlogs: false,
+            favours_upgrades: false,
             has_resizes: false,
             has_lost_coverages: false,
             has_history: false,

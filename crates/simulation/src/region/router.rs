@@ -1,6 +1,7 @@
 //! Starts a router: the production code with its configuration language, on a simulated network. Its disk survives it.
 
 use super::SimulatedRegion;
+use super::coverage_disk::CoverageDisk;
 use super::guarantee::DisabledGuarantee;
 use super::names::{RouterName, address};
 use super::plan::SpoolMode;
@@ -61,13 +62,14 @@ impl SimulatedRegion {
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
         // The run before may have given permits.
         shared.read_permits().record();
-        let spool = self.open_spool(router, &tko_trackers, shared.read_permits(), seed);
+        let spool = self.open_spool(router, is_takeover, &tko_trackers, shared.read_permits(), seed);
         self.usage.borrow_mut().add(&spool, &spares, &shared);
         let unleased_copies_after = (self.disabled == DisabledGuarantee::CopyLeases).then_some(UNLEASED_COPIES_AFTER);
         let host = RouterHost { options, spool, spares, shared, unleased_copies_after, checker: self.checker.clone() };
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
         let running = RunningRouter { commands, active: publish.subscribe() };
         self.routers.borrow_mut().insert(router, running);
+        let coverage = self.coverage_disk(router, is_takeover);
         let program = RouterProgram {
             process: process.clone(),
             network,
@@ -75,12 +77,37 @@ impl SimulatedRegion {
             host,
             publish,
             history: self.history(router),
-            coverage: self.coverages.borrow_mut().entry(router).or_default().clone(),
-            is_takeover,
+            handed_over: is_takeover.then(|| coverage.digest()),
+            coverage,
             covers: !matches!(self.disabled, DisabledGuarantee::Resize | DisabledGuarantee::Gutter),
             seed,
         };
         self.programs.start(&router.host(), process, program.run(address(&router.host()), text, received));
+    }
+
+    /// The file of the covered configurations, for the next process of a router.
+    fn coverage_disk(&self, router: RouterName, is_takeover: bool) -> CoverageDisk {
+        let coverage = self.coverages.borrow_mut().entry(router).or_default().clone();
+        match is_takeover && self.disabled == DisabledGuarantee::Takeover {
+            true => coverage.begin_outdated_process(),
+            false => coverage.begin_process(),
+        }
+        coverage
+    }
+
+    /// The disk of the spool, for the next process of a router.
+    fn spool_disk(&self, router: RouterName, is_takeover: bool) -> Arc<MemoryDisk> {
+        let mut disks = self.spools.borrow_mut();
+        let disk = disks.entry(router).or_default();
+        let is_lost = match self.disabled {
+            DisabledGuarantee::Spool => true,
+            DisabledGuarantee::TakeoverSpool => is_takeover,
+            _ => false,
+        };
+        if is_lost {
+            *disk = Arc::new(MemoryDisk::new());
+        }
+        disk.clone()
     }
 
     /// `None` if the routers share none.
@@ -108,6 +135,7 @@ impl SimulatedRegion {
     fn open_spool(
         &self,
         router: RouterName,
+        is_takeover: bool,
         tko_trackers: &Arc<TkoTrackers>,
         read_permits: &Arc<ReadPermits>,
         seed: u64,
@@ -130,14 +158,12 @@ impl SimulatedRegion {
             seed,
             ..SpoolSettings::default()
         };
-        let mut disks = self.spools.borrow_mut();
-        let disk = disks.entry(router).or_default();
-        if self.disabled == DisabledGuarantee::Spool {
-            *disk = Arc::new(MemoryDisk::new());
-        }
         // A fence in a tracker that the destinations do not share has no effect.
         let tko_trackers =
             if self.disabled == DisabledGuarantee::Fence { TkoTrackers::new() } else { tko_trackers.clone() };
-        Some(Spool::open(disk.clone(), tko_trackers, settings).expect("its own files can be read"))
+        Some(
+            Spool::open(self.spool_disk(router, is_takeover), tko_trackers, settings)
+                .expect("its own files can be read"),
+        )
     }
 }

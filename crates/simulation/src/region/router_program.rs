@@ -13,7 +13,8 @@ use super::router_configs::{RouterConfigs, RouterHost};
 use crate::process::Process;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_router::{
-    ActiveConfigs, Applied, ConfigUpdates, HistoryStore, Proxy, ResizerChannels, ResizerSettings, Settings,
+    ActiveConfigs, Applied, ConfigUpdates, CoverageDigest, HistoryStore, Proxy, ResizerChannels, ResizerSettings,
+    Settings,
 };
 use lookaside_routing::{Address, BoxFuture};
 use std::{future::pending, io, pin::pin, sync::Arc, time::Duration};
@@ -50,8 +51,8 @@ pub(super) struct RouterProgram {
     pub(super) history: Option<Arc<dyn HistoryStore>>,
     /// Whether a change of the configuration goes through its steps.
     pub(super) covers: bool,
-    /// Whether the process takes over from one that has just handed over.
-    pub(super) is_takeover: bool,
+    /// The state on disk of a process that has just handed over; `None` if there is none.
+    pub(super) handed_over: Option<CoverageDigest>,
     pub(super) seed: u64,
 }
 
@@ -69,7 +70,7 @@ impl RouterProgram {
                 peers: self.peers.clone(),
                 ignores_missing_peers: false,
                 threads: THREADS,
-                is_takeover: self.is_takeover,
+                handed_over: self.handed_over,
                 history: self.history.clone(),
                 is_history_required: false,
             };

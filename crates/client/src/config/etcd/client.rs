@@ -33,6 +33,8 @@ use tokio::time::timeout;
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest reply, or line of a watch. etcd's default limit on values is 1.5 MiB; base64 adds a third.
 const REPLY_BYTES_MAX: usize = 32 << 20;
+/// How much of a foreign reply an error shows.
+const SHOWN_CHARS_MAX: usize = 200;
 /// Makes an etcd member end the watch when it has no leader: it would receive no changes.
 const NEEDS_LEADER: &str = "grpc-metadata-hasleader";
 
@@ -381,12 +383,47 @@ fn check_size(reply: &BytesMut) -> Result<(), String> {
 /// The reason for refusing a request, and whether it is etcd's, and not that of a proxy in between.
 async fn refusal(status: StatusCode, mut body: Incoming) -> (String, bool) {
     let first = next_chunk(&mut body).await.ok().flatten().unwrap_or_default();
-    let fields: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(&first).ok();
+    parse_refusal(status, &first)
+}
+
+/// The same of a reply whose body begins with `body`.
+fn parse_refusal(status: StatusCode, body: &[u8]) -> (String, bool) {
+    let fields: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(body).ok();
     let field = |name: &str| fields.as_ref()?.get(name)?.as_str().map(str::to_owned);
-    let why = field("message").or_else(|| field("error"));
+    let Some(why) = field("message").or_else(|| field("error")) else {
+        let shown = first_line(body).map(|line| format!(": {line:?}")).unwrap_or_default();
+        return (format!("the reply is {status}, without a reason of etcd{shown}"), false);
+    };
     // Its gateway has the number of gRPC's status beside the text.
     let has_code = fields.as_ref().is_some_and(|fields| fields.get("code").is_some_and(serde_json::Value::is_u64));
-    let is_from_etcd =
-        why.as_ref().is_some_and(|why| has_code || why.starts_with("etcdserver") || why.starts_with("grpc"));
-    (why.unwrap_or_else(|| format!("the reply is {status}, without a reason of etcd")), is_from_etcd)
+    let is_from_etcd = has_code || why.starts_with("etcdserver") || why.starts_with("grpc");
+    (why, is_from_etcd)
+}
+
+/// The first line of a body that is not blank, without what is beyond `SHOWN_CHARS_MAX`.
+fn first_line(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    Some(line.chars().take(SHOWN_CHARS_MAX).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error was "400 Bad Request, without a reason of etcd", and the page of the proxy that says more was dropped.
+    #[test]
+    fn a_refusal_that_is_not_of_etcd_shows_how_its_body_begins() {
+        let parse = |body: &[u8]| parse_refusal(StatusCode::BAD_REQUEST, body);
+        let foreign = |shown: &str| (format!("the reply is 400 Bad Request, without a reason of etcd{shown}"), false);
+        assert_eq!(parse(b"\r\n  <h1>no \x1b[1msuch\xff host</h1> \r\nsecond"), {
+            foreign(": \"<h1>no \\u{1b}[1msuch\u{fffd} host</h1>\"")
+        });
+        assert_eq!(parse("\u{e9}".repeat(1_000).as_bytes()), foreign(&format!(": \"{}\"", "\u{e9}".repeat(200))));
+        assert_eq!(parse(b"{\"reason\": 1}"), foreign(": \"{\\\"reason\\\": 1}\""));
+        assert_eq!(parse(b" \r\n"), foreign(""));
+        let (why, is_from_etcd) = parse(b"{\"message\": \"etcdserver: too many\", \"code\": 8}");
+        assert_eq!((&*why, is_from_etcd), ("etcdserver: too many", true));
+        assert_eq!(parse(b"{\"error\": \"no backend\"}"), ("no backend".to_owned(), false));
+    }
 }
