@@ -65,7 +65,7 @@ impl Pipeline {
             pipeline: self,
             statistics,
             pending: None,
-            saved: None,
+            has_saved_position: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
             linger: Linger::new(linger_max),
@@ -127,8 +127,7 @@ struct PipelineTask {
     statistics: Arc<ClusterStatistics>,
     /// The identity of the log and the pending deletes; `None` until the reader has started.
     pending: Option<(String, PendingDeletes)>,
-    /// What was saved last; `None` if nothing was.
-    saved: Option<SavedPosition>,
+    has_saved_position: bool,
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
@@ -192,7 +191,7 @@ impl PipelineTask {
 
     /// Whether more commits may be accepted from the reader.
     fn can_accept(&self) -> bool {
-        self.buffered.is_none() && (self.pending.is_none() || self.saved.is_some())
+        self.buffered.is_none() && (self.pending.is_none() || self.has_saved_position)
     }
 
     /// Reports why the reader stopped. Commits that it has read are still delivered.
@@ -228,11 +227,9 @@ impl PipelineTask {
         let keys = self.buffered.as_ref().map_or(0, count);
         if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
             let before = pending.safe_position().clone();
-            // Prepared transactions hold it back. How far the log is read is saved beside it.
-            let is_held_back = buffered.position == before;
             buffered.commits.into_iter().for_each(|commit| pending.admit(commit));
             pending.advance(buffered.position);
-            if is_held_back || *pending.safe_position() != before {
+            if *pending.safe_position() != before {
                 self.schedule_save();
             }
         }
