@@ -51,7 +51,7 @@ impl SessionContext {
         if !self.settings.flush_enabled {
             return Err("Command disabled".to_owned());
         }
-        self.tree().flush_all(delay_s).await
+        Box::pin(self.tree().flush_all(delay_s)).await
     }
 
     pub(crate) fn set_verbosity(&self, level: u32) {

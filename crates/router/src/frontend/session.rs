@@ -262,7 +262,7 @@ impl<'a> Session<'a> {
         if let Some(users) = users
             && self.needs_login(is_binary)
         {
-            return self.log_in(users, is_binary).await;
+            return Box::pin(self.log_in(users, is_binary)).await;
         }
         let unparsed_bytes = self.input.len();
         let mut parsed = match is_binary {
@@ -292,7 +292,7 @@ impl<'a> Session<'a> {
             written = self.write().await;
         }
         if written.is_err() {
-            self.execute_mutations(batch).await;
+            Box::pin(self.execute_mutations(batch)).await;
             return written;
         }
         self.end_if_closing()
@@ -323,7 +323,7 @@ impl<'a> Session<'a> {
                     let error_line = has_bad_key.then(|| format!("{BAD_KEY}\r\n").into_bytes());
                     self.reply_to_get(&keys, may_have_admin_key, class, error_line, batch).await?;
                 }
-                PendingReply::Metaget(keys) => self.reply_to_metaget(&keys, batch).await?,
+                PendingReply::Metaget(keys) => Box::pin(self.reply_to_metaget(&keys, batch)).await?,
                 PendingReply::Single { key, noreply, quiet } => {
                     let outcome = self.next_outcome_or_route(batch).await;
                     let silent = noreply || quiet.is_some_and(|verb| is_silent(verb, &outcome));
@@ -387,7 +387,7 @@ impl<'a> Session<'a> {
     }
 
     async fn read_admin_key(&mut self, key: &[u8]) -> Reply<Bytes> {
-        match self.context.admin().value(key, &self.client).await {
+        match Box::pin(self.context.admin().value(key, &self.client)).await {
             Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
             None => Reply::Miss,
         }

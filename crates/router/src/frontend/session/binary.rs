@@ -17,7 +17,7 @@ impl Session<'_> {
             BinaryReplyKind::Outcome { key, expected } => {
                 let outcome = match (self.next_outcome_or_route(batch).await, &expected) {
                     (Ok(Reply::NotFound), ExpectedReply::Number { direction, delta, vivify: Some(vivify) }) => {
-                        self.create_number(&key.bytes, *direction, *delta, *vivify).await
+                        Box::pin(self.create_number(&key.bytes, *direction, *delta, *vivify)).await
                     }
                     (outcome, _) => outcome,
                 };

@@ -173,45 +173,13 @@ impl Session<'_> {
     }
 
     /// Writes all replies. During a handover it writes only as many as the client takes without waiting.
+    ///
+    /// Most writes do not wait. What does is a future of its own on the heap, so that the future of an idle session has
+    /// no space for it; so are all that few sessions ever wait for.
     pub(super) async fn write(&mut self) -> Result<(), SessionEnd> {
-        let mut written_bytes = 0;
-        let timeout = self.context.settings.client_timeout.unwrap_or(NEVER);
-        // Most writes do not wait; only one that does is counted and gets a timer.
-        let mut waiting: Option<(Instant, Option<HeldBytesPermit>)> = None;
-        while written_bytes < self.out.len() {
-            let written = match self.stream.write(&self.out[written_bytes..]).now_or_never() {
-                Some(written) => Ok(written),
-                None => {
-                    let deadline = match &waiting {
-                        Some((deadline, _)) => *deadline,
-                        None => {
-                            let permit = self.count_output()?;
-                            let deadline = Instant::now() + transfer_time_max(self.out.len(), timeout);
-                            waiting = Some((deadline, permit));
-                            deadline
-                        }
-                    };
-                    let deadline = deadline.min(Instant::now() + timeout);
-                    let rest = &self.out[written_bytes..];
-                    tokio::select! {
-                        biased;
-                        written = timeout_at(deadline, self.stream.write(rest)) => written,
-                        () = handover_requested(self.stop.clone(), &self.context.shared) => {
-                            match rest.len() <= CONNECTION_STATE_BYTES_MAX {
-                                true => break,
-                                false => return Err(SessionEnd::TooSlowForHandover),
-                            }
-                        }
-                    }
-                }
-            };
-            let written = match written {
-                Err(_) => return Err(self.end_stalled()),
-                Ok(Ok(0) | Err(_)) => return Err(SessionEnd::Gone),
-                Ok(Ok(written)) => written,
-            };
-            self.context.counters.bytes_written.add(written as u64);
-            written_bytes += written;
+        let mut written_bytes = self.write_now(0)?;
+        if written_bytes < self.out.len() {
+            written_bytes = Box::pin(self.write_rest(written_bytes)).await?;
         }
         match written_bytes == self.out.len() {
             true => self.out.clear(),
@@ -221,24 +189,69 @@ impl Session<'_> {
         self.flush().await
     }
 
+    /// Writes the replies from `written_bytes` on, as many as the client takes without waiting, and returns to where.
+    fn write_now(&mut self, mut written_bytes: usize) -> Result<usize, SessionEnd> {
+        while written_bytes < self.out.len()
+            && let Some(written) = self.stream.write(&self.out[written_bytes..]).now_or_never()
+        {
+            written_bytes += self.count_written(written)?;
+        }
+        Ok(written_bytes)
+    }
+
+    /// The same with waiting, which is counted and has a limit.
+    async fn write_rest(&mut self, mut written_bytes: usize) -> Result<usize, SessionEnd> {
+        let timeout = self.context.settings.client_timeout.unwrap_or(NEVER);
+        let _permit = self.count_output()?;
+        let deadline = Instant::now() + transfer_time_max(self.out.len(), timeout);
+        while written_bytes < self.out.len() {
+            let rest = &self.out[written_bytes..];
+            let written = tokio::select! {
+                biased;
+                written = timeout_at(deadline.min(Instant::now() + timeout), self.stream.write(rest)) => written,
+                () = handover_requested(self.stop.clone(), &self.context.shared) => {
+                    match rest.len() <= CONNECTION_STATE_BYTES_MAX {
+                        true => break,
+                        false => return Err(SessionEnd::TooSlowForHandover),
+                    }
+                }
+            };
+            let Ok(written) = written else { return Err(self.end_stalled()) };
+            written_bytes += self.count_written(written)?;
+            written_bytes = self.write_now(written_bytes)?;
+        }
+        Ok(written_bytes)
+    }
+
+    fn count_written(&mut self, written: io::Result<usize>) -> Result<usize, SessionEnd> {
+        match written {
+            Ok(0) | Err(_) => Err(SessionEnd::Gone),
+            Ok(bytes) => {
+                self.context.counters.bytes_written.add(bytes as u64);
+                Ok(bytes)
+            }
+        }
+    }
+
     /// Flushes the stream. A TLS stream may hold written bytes; a plain one never does, and is flushed without reading
     /// the clock.
     pub(super) async fn flush(&mut self) -> Result<(), SessionEnd> {
-        let flushed = match self.stream.flush().now_or_never() {
-            Some(flushed) => Ok(flushed),
-            None => tokio::select! {
-                biased;
-                flushed = tokio::time::timeout(
-                    self.context.settings.client_timeout.unwrap_or(NEVER), self.stream.flush(),
-                ) => flushed,
-                // Remaining output is sent during graceful close.
-                () = handover_requested(self.stop.clone(), &self.context.shared) => return Ok(()),
+        match self.stream.flush().now_or_never() {
+            Some(flushed) => flushed.map_err(|_| SessionEnd::Gone),
+            None => Box::pin(self.flush_rest()).await,
+        }
+    }
+
+    async fn flush_rest(&mut self) -> Result<(), SessionEnd> {
+        let timeout = self.context.settings.client_timeout.unwrap_or(NEVER);
+        tokio::select! {
+            biased;
+            flushed = tokio::time::timeout(timeout, self.stream.flush()) => match flushed {
+                Ok(flushed) => flushed.map_err(|_| SessionEnd::Gone),
+                Err(_) => Err(self.end_stalled()),
             },
-        };
-        match flushed {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(SessionEnd::Gone),
-            Err(_) => Err(self.end_stalled()),
+            // Remaining output is sent during graceful close.
+            () = handover_requested(self.stop.clone(), &self.context.shared) => Ok(()),
         }
     }
 
