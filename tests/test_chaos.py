@@ -81,8 +81,8 @@ def given(faults: tuple[str, ...]) -> list[str]:
 
 # A server leaves the pool, whose keys move to the others. All routers are killed, and it has returned when they start
 # again: then its keys have copies at the others, and it has missed deletes if it had been out for ten seconds.
-# That takes ten seconds with an etcd that is back at once, and a slow machine has four more. There are so many keys that
-# the server still holds some when deletes no longer go there.
+# That takes ten seconds with an etcd that is back at once, and a slow machine has four more. With this many keys
+# the server still holds copies when deletes no longer go there.
 RETURNS_UNSEEN = ("remove:one@1+16", "kill:one-router-1@15+3.5", "kill:one-router-2@15+3.5")
 # Both before the routers give up: a change waits for etcd, and a router that starts asks it for four seconds.
 FAILURES_OF_ETCD = ("kill:etcd@1.2+1.5", "hang:etcd@17+2.5")
