@@ -108,8 +108,23 @@ impl PreparedTransactions {
     }
 
     /// Adds `xid` with its keys, if they can be held; everything before its XA PREPARE is at `position_before`. Returns
-    /// whether there is room for one more transaction.
+    /// whether its keys are held, unless there were too many.
+    ///
+    /// If another transaction of that name is held, its end is not in the log (`sql_log_bin=0`), so it may be committed:
+    /// both end together.
     pub fn insert(&mut self, xid: String, keys: Option<Vec<Vec<u8>>>, position_before: GtidPosition) -> bool {
+        if self.given_up.contains(&xid) {
+            return false;
+        }
+        if let Some(former) = self.transactions.iter_mut().find(|former| former.xid == xid) {
+            self.keys -= former.keys.as_ref().map_or(0, Vec::len);
+            former.keys = former.keys.take().zip(keys).map(|(mut all, more)| {
+                all.extend(more);
+                all
+            });
+            self.keys += former.keys.as_ref().map_or(0, Vec::len);
+            return true;
+        }
         let number = self.prepared;
         self.prepared += 1;
         if self.transactions.len() < TRANSACTIONS_HELD_MAX {
@@ -235,7 +250,10 @@ fn xid_of_row(row: &Row) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::gtid::GtidSet, *};
+    use super::{
+        super::gtid::{GtidList, GtidSet},
+        *,
+    };
 
     #[test]
     fn a_restart_begins_before_the_first_that_is_held() {
@@ -255,5 +273,45 @@ mod tests {
         }
         prepared.insert("x5".into(), None, position(5));
         assert_eq!(prepared.resume_position(), Some(&position(5)));
+    }
+
+    fn keys(keys: &[&str]) -> Vec<Vec<u8>> {
+        keys.iter().map(|key| key.as_bytes().to_vec()).collect()
+    }
+
+    /// The end of the first is not in the log. The second was held for ever, with the position, and its commit deleted the
+    /// keys of the first.
+    #[test]
+    fn transactions_of_one_name_end_together() {
+        let position =
+            |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+        let mut prepared = PreparedTransactions::default();
+        for (sequence, key) in [(1, "first"), (2, "second")] {
+            assert!(prepared.insert("x".into(), Some(keys(&[key])), position(sequence)));
+        }
+        assert_eq!(prepared.resume_position(), Some(&position(1)), "the first may be committed");
+        assert!(matches!(prepared.remove("x"), Resolved::Held(held) if held == keys(&["first", "second"])));
+        assert_eq!((prepared.resume_position(), prepared.keys), (None, 0));
+        assert!(matches!(prepared.remove("x"), Resolved::Unread));
+    }
+
+    #[test]
+    fn one_name_of_two_transactions_is_given_up_with_either() {
+        let none = || GtidPosition::Mariadb(GtidList::default());
+        for (first, second) in [(None, Some(keys(&["second"]))), (Some(keys(&["first"])), None)] {
+            let mut prepared = PreparedTransactions::default();
+            assert!(prepared.insert("x".into(), first, none()) && prepared.insert("x".into(), second, none()));
+            assert!(matches!(prepared.remove("x"), Resolved::GivenUp));
+            assert_eq!((prepared.resume_position(), prepared.keys), (None, 0));
+        }
+        let mut prepared = PreparedTransactions::default();
+        for number in 0..TRANSACTIONS_HELD_MAX {
+            assert!(prepared.insert(format!("x{number}"), None, none()));
+        }
+        assert!(!prepared.insert("x".into(), Some(keys(&["first"])), none()), "there is no room");
+        assert!(matches!(prepared.remove("x0"), Resolved::GivenUp));
+        assert!(!prepared.insert("x".into(), Some(keys(&["second"])), none()), "the keys of the first are not known");
+        assert!(matches!(prepared.remove("x"), Resolved::GivenUp));
+        assert!(matches!(prepared.remove("x"), Resolved::Unread));
     }
 }
