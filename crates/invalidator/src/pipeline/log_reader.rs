@@ -140,10 +140,10 @@ impl LogReader {
             tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
-        if let Some((position, unresolved)) =
-            saved.as_ref().and_then(|saved| Some((&saved.position, saved.unresolved.clone()?)))
+        if let Some((position, prepared)) =
+            saved.as_ref().and_then(|saved| Some((&saved.position, saved.prepared.clone()?)))
         {
-            self.log.begin_at(position, unresolved);
+            self.log.begin_at(position, prepared);
         }
         let mut log_identity = saved.map(|saved| saved.log_identity);
         let loss = self.positions.loss().zip(from.clone());
@@ -308,8 +308,8 @@ impl LogReader {
 
     /// What was prepared before the source began to read has a meaning from now on.
     fn begin_at(&self, opened: &OpenedSource) {
-        if let Some(unresolved) = opened.source.unresolved_prepared() {
-            self.log.begin_at(&opened.position, unresolved);
+        if let Some(prepared) = opened.source.prepared_state() {
+            self.log.begin_at(&opened.position, prepared);
         }
     }
 

@@ -65,7 +65,7 @@ impl Pipeline {
             pipeline: self,
             statistics,
             pending: None,
-            has_saved_position: false,
+            saved: None,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
             linger: Linger::new(linger_max),
@@ -127,7 +127,8 @@ struct PipelineTask {
     statistics: Arc<ClusterStatistics>,
     /// The identity of the log and the pending deletes; `None` until the reader has started.
     pending: Option<(String, PendingDeletes)>,
-    has_saved_position: bool,
+    /// What was saved last; `None` if nothing was.
+    saved: Option<SavedPosition>,
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
@@ -191,7 +192,7 @@ impl PipelineTask {
 
     /// Whether more commits may be accepted from the reader.
     fn can_accept(&self) -> bool {
-        self.buffered.is_none() && (self.pending.is_none() || self.has_saved_position)
+        self.buffered.is_none() && (self.pending.is_none() || self.saved.is_some())
     }
 
     /// Reports why the reader stopped. Commits that it has read are still delivered.
@@ -227,9 +228,11 @@ impl PipelineTask {
         let keys = self.buffered.as_ref().map_or(0, count);
         if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
             let before = pending.safe_position().clone();
+            // Prepared transactions hold it back. How far the log is read is saved beside it.
+            let is_held_back = buffered.position == before;
             buffered.commits.into_iter().for_each(|commit| pending.admit(commit));
             pending.advance(buffered.position);
-            if *pending.safe_position() != before {
+            if is_held_back || *pending.safe_position() != before {
                 self.schedule_save();
             }
         }

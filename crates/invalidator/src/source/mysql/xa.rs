@@ -6,10 +6,10 @@
 //! | XA COMMIT of a transaction that is not held, because | deletes |
 //! |---|---|
 //! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
-//! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]); its name is saved with the positions ([`unresolved`](super::unresolved)) | are lost |
+//! | it was prepared before a start from the present, and its commit was not complete when reading began to count ([`counted_commits`](super::counted_commits)) | are lost |
 //! | it was prepared before a position without such names (`--from`, a file of an earlier version), and still when reading began there ([`list_prepared`]) | are lost |
-//! | any may be one of these: the server refused to list them, or there were too many to be named | are lost |
-//! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
+//! | it may be one of these, behind such a position: the server refused to list them, or there were too many to be named | are lost |
+//! | its XA PREPARE is before the position that an earlier source had saved, which was held back by transactions that were prepared later, and that source had read the commit | were sent |
 //!
 //! One gap is left: behind a position without names a transaction that was resolved before the server was asked is taken
 //! for one of the last row, since the server does not list it any more.
@@ -110,8 +110,8 @@ impl PreparedTransactions {
     /// Adds `xid` with its keys, if they can be held; everything before its XA PREPARE is at `position_before`. Returns
     /// whether its keys are held, unless there were too many.
     ///
-    /// If another transaction of that name is held, its end is not in the log (`sql_log_bin=0`), so it may be committed:
-    /// both end together.
+    /// If another transaction of that name is held, its end is not in the log (`sql_log_bin=0`), so it may be
+    /// committed: both end together.
     pub fn insert(&mut self, xid: String, keys: Option<Vec<Vec<u8>>>, position_before: GtidPosition) -> bool {
         if self.given_up.contains(&xid) {
             return false;
@@ -167,8 +167,7 @@ impl PreparedTransactions {
 }
 
 /// Waits up to `wait_max` until all transactions that are prepared now are resolved. Logs those that are not, and returns
-/// them. If the start position was queried before this call, a transaction that commits after the wait was prepared after
-/// that position, unless it was returned.
+/// them. One that was being prepared may not be among them ([`counted_commits`](super::counted_commits)).
 pub async fn wait_until_resolved(
     connection: &mut MysqlConnection,
     wait_max: Duration,
@@ -279,8 +278,8 @@ mod tests {
         keys.iter().map(|key| key.as_bytes().to_vec()).collect()
     }
 
-    /// The end of the first is not in the log. The second was held for ever, with the position, and its commit deleted the
-    /// keys of the first.
+    /// The end of the first is not in the log. The second was held for ever, with the position, and its commit deleted
+    /// the keys of the first.
     #[test]
     fn transactions_of_one_name_end_together() {
         let position =

@@ -284,7 +284,7 @@ fn end_that_the_log_does_not_show_is_a_loss() {
     reading.set_unresolved(unresolved(named(b"ab"), Some((b"b", 10))));
     feed_all(&mut reading, &resolve(9, "ROLLBACK", b'a'));
     assert_eq!(feed_until_lost(&mut reading, &statement_transaction(10, 0, "")), None);
-    assert_eq!(reading.unresolved(), &named(b"b"));
+    assert_eq!(reading.prepared_state().unresolved, named(b"b"));
 }
 
 /// The server refused to list prepared transactions, which was taken for an empty list.
@@ -314,6 +314,21 @@ fn commit_of_what_a_start_from_the_present_has_not_waited_for_is_a_loss() {
     feed_all(&mut assembler, &resolve(9, "ROLLBACK", b'c'));
     let lost = feed_until_lost(&mut assembler, &resolve(10, "COMMIT", b'b'));
     assert!(matches!(lost, Some(SourceError::PositionLost { .. })), "{lost:?}");
+}
+
+/// An XA PREPARE that was being executed at the start was in no list, and not read.
+#[test]
+fn commit_of_a_transaction_of_no_list_is_a_loss_unless_it_was_read_before() {
+    let position = |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(UnresolvedPrepared::none(), None).with_read_until(Some(position(8))));
+    assert_eq!(feed_until_lost(&mut reading, &resolve(8, "COMMIT", b'a')), None, "another source had read it");
+    feed_all(&mut reading, &prepare(9, b'b', "/* lookaside: read */"));
+    feed_all(&mut reading, &resolve(10, "COMMIT", b'b'));
+    feed_all(&mut reading, &resolve(11, "ROLLBACK", b'c'));
+    assert_eq!(ready(&mut reading), pairs(&[("read", "0-1-10")]));
+    let lost = feed_until_lost(&mut reading, &resolve(12, "COMMIT", b'd'));
+    assert!(matches!(&lost, Some(SourceError::PositionLost { why, .. }) if why.contains("x'64'")), "{lost:?}");
 }
 
 /// The rows of an event that a newer server writes were skipped in silence.
