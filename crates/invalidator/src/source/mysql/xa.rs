@@ -71,6 +71,8 @@ pub struct PreparedTransactions {
     given_up_from: Option<(u64, GtidPosition)>,
     /// Whether some of them are not known by name.
     has_unnamed: bool,
+    /// Names of two transactions each, of which the first may be committed.
+    reused: BTreeSet<String>,
 }
 
 /// A prepared transaction.
@@ -111,12 +113,14 @@ impl PreparedTransactions {
     /// whether its keys are held, unless there were too many.
     ///
     /// If another transaction of that name is held, its end is not in the log (`sql_log_bin=0`), so it may be
-    /// committed: both end together.
+    /// committed: both end together ([`may_be_committed`](Self::may_be_committed)).
     pub fn insert(&mut self, xid: String, keys: Option<Vec<Vec<u8>>>, position_before: GtidPosition) -> bool {
         if self.given_up.contains(&xid) {
+            self.reused.insert(xid);
             return false;
         }
         if let Some(former) = self.transactions.iter_mut().find(|former| former.xid == xid) {
+            self.reused.insert(xid);
             self.keys -= former.keys.as_ref().map_or(0, Vec::len);
             former.keys = former.keys.take().zip(keys).map(|(mut all, more)| {
                 all.extend(more);
@@ -143,8 +147,15 @@ impl PreparedTransactions {
         false
     }
 
+    /// Whether another transaction named `xid` was prepared before the one that is held, so that keys need deletes even
+    /// if the latter is rolled back.
+    pub fn may_be_committed(&self, xid: &str) -> bool {
+        self.reused.contains(xid)
+    }
+
     /// Removes `xid`, which is resolved.
     pub fn remove(&mut self, xid: &str) -> Resolved {
+        self.reused.remove(xid);
         if let Some(at) = self.transactions.iter().position(|transaction| transaction.xid == xid) {
             let removed = self.transactions.remove(at);
             if at == 0 {
@@ -289,9 +300,10 @@ mod tests {
             assert!(prepared.insert("x".into(), Some(keys(&[key])), position(sequence)));
         }
         assert_eq!(prepared.resume_position(), Some(&position(1)), "the first may be committed");
+        assert!(prepared.may_be_committed("x"));
         assert!(matches!(prepared.remove("x"), Resolved::Held(held) if held == keys(&["first", "second"])));
         assert_eq!((prepared.resume_position(), prepared.keys), (None, 0));
-        assert!(matches!(prepared.remove("x"), Resolved::Unread));
+        assert!(matches!(prepared.remove("x"), Resolved::Unread) && !prepared.may_be_committed("x"));
     }
 
     #[test]
@@ -310,6 +322,7 @@ mod tests {
         assert!(!prepared.insert("x".into(), Some(keys(&["first"])), none()), "there is no room");
         assert!(matches!(prepared.remove("x0"), Resolved::GivenUp));
         assert!(!prepared.insert("x".into(), Some(keys(&["second"])), none()), "the keys of the first are not known");
+        assert!(prepared.may_be_committed("x"));
         assert!(matches!(prepared.remove("x"), Resolved::GivenUp));
         assert!(matches!(prepared.remove("x"), Resolved::Unread));
     }

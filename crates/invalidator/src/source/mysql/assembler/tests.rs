@@ -196,6 +196,21 @@ fn feed_until_lost(assembler: &mut Assembler, events: &[Vec<u8>]) -> Option<Sour
     events.iter().find_map(|bytes| assembler.feed(bytes, UNIX_EPOCH).err())
 }
 
+/// The log does not show how the first of them ended (`sql_log_bin=0`).
+#[test]
+fn rollback_of_a_reused_name_deletes_what_the_first_transaction_named() {
+    let mut reading = assembler(false);
+    feed_all(&mut reading, &prepare(7, b'a', "/* lookaside: first */"));
+    feed_all(&mut reading, &prepare(8, b'a', "/* lookaside: second */"));
+    feed_all(&mut reading, &prepare(9, b'b', "/* lookaside: other */"));
+    for (sequence, name) in [(10, b'b'), (11, b'a')] {
+        feed_all(&mut reading, &resolve(sequence, "ROLLBACK", name));
+    }
+    let keys: Vec<_> = ready(&mut reading).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["first", "second"]);
+    assert_eq!(reading.resume_position().to_string(), "0-1-11");
+}
+
 /// A position is held back by the oldest transaction that is prepared. One that was prepared before that and committed
 /// after it was once taken for lost deletes by the next source.
 #[test]
