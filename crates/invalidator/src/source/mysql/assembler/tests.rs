@@ -206,8 +206,8 @@ fn rollback_of_a_reused_name_deletes_what_the_first_transaction_named() {
     for (sequence, name) in [(10, b'b'), (11, b'a')] {
         feed_all(&mut reading, &resolve(sequence, "ROLLBACK", name));
     }
-    let keys: Vec<_> = ready(&mut reading).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["first", "second"]);
+    let named = ready(&mut reading).into_iter().find(|(keys, _)| !keys.is_empty());
+    assert_eq!(named.map(|(keys, _)| keys).as_deref(), Some("first second"));
     assert_eq!(reading.resume_position().to_string(), "0-1-11");
 }
 
