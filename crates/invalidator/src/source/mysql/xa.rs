@@ -241,7 +241,7 @@ pub async fn list_prepared(
 }
 
 /// Whether the server lists none of these prepared transactions any more. A transaction leaves the list when its commit
-/// is complete. If its name is prepared again at once, the gate waits for that transaction too.
+/// is complete. If its name is prepared again, and that is not read yet, the gate waits for that transaction too.
 pub async fn are_resolved(connection: &mut MysqlConnection, xids: &[String]) -> Result<bool, SourceError> {
     let listed = query_prepared(connection).await?;
     Ok(!xids.iter().any(|xid| listed.contains(xid)))

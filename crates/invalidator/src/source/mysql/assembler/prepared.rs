@@ -39,6 +39,9 @@ impl Assembler {
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
         self.unresolved.resolve(&xid, &self.read_position);
+        // A transaction of this name that was committed before is complete, or the server had refused the name. The gate
+        // would wait for this one.
+        self.visibility_target.xids.retain(|committed| *committed != xid);
         let keys = (!open.is_given_up).then_some(open.keys);
         if !self.prepared.insert(xid, keys, before) {
             tracing::warn!(

@@ -211,6 +211,19 @@ fn rollback_of_a_reused_name_deletes_what_the_first_transaction_named() {
     assert_eq!(reading.resume_position().to_string(), "0-1-11");
 }
 
+/// The gate waited for the second transaction, and no delete was sent until that ended.
+#[test]
+fn the_gate_does_not_wait_for_a_name_that_is_prepared_again() {
+    let mut reading = assembler(false);
+    for (sequence, name) in [(7, b'a'), (8, b'b')] {
+        feed_all(&mut reading, &prepare(sequence, name, "/* lookaside: key */"));
+    }
+    feed_all(&mut reading, &resolve(9, "COMMIT", b'a'));
+    feed_all(&mut reading, &resolve(10, "COMMIT", b'b'));
+    feed_all(&mut reading, &prepare(11, b'a', "/* lookaside: key */"));
+    assert_eq!(reading.visibility_target().xids, ["x'62',x'',1"]);
+}
+
 /// A position is held back by the oldest transaction that is prepared. One that was prepared before that and committed
 /// after it was once taken for lost deletes by the next source.
 #[test]
