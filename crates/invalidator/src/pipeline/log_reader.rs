@@ -89,6 +89,8 @@ pub(crate) enum ReaderMessage {
         log_identity: String,
         /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
+        /// Whether it is the one that was saved.
+        is_saved: bool,
         /// [`LogReader::stops`] until then: the log is read while it stays so.
         stops: u64,
     },
@@ -256,7 +258,8 @@ impl LogReader {
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
         self.begin_at(&opened);
-        self.send_start(actual, position.clone()).await?;
+        let is_saved = from.as_ref() == Some(&position);
+        self.send_start(actual, position.clone(), is_saved).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
         let (mut rejected, mut anomalies) = (0, Anomalies::default());
@@ -303,7 +306,7 @@ impl LogReader {
         self.begin_at(&opened);
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
-        self.send_start(log_identity, opened.position).await
+        self.send_start(log_identity, opened.position, false).await
     }
 
     /// What was prepared before the source began to read has a meaning from now on.
@@ -313,8 +316,9 @@ impl LogReader {
         }
     }
 
-    async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {
-        self.send(ReaderMessage::StartAt { log_identity, position, stops: self.stops.load(SeqCst) }).await
+    async fn send_start(&self, log_identity: String, position: Position, is_saved: bool) -> Result<(), ReadStop> {
+        let stops = self.stops.load(SeqCst);
+        self.send(ReaderMessage::StartAt { log_identity, position, is_saved, stops }).await
     }
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {

@@ -66,6 +66,7 @@ impl Pipeline {
             statistics,
             pending: None,
             saved: None,
+            is_start_saved: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
             linger: Linger::new(linger_max),
@@ -129,6 +130,8 @@ struct PipelineTask {
     pending: Option<(String, PendingDeletes)>,
     /// What was saved last; `None` if nothing was.
     saved: Option<SavedPosition>,
+    /// Whether the position of the first start, or a later one, is saved.
+    is_start_saved: bool,
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
@@ -173,9 +176,9 @@ impl PipelineTask {
                 () = delivery.recovered() => self.release_retries(),
                 router = delivery.waiting_router() => self.waiting_routers.add(router),
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
-                    Some(ReaderMessage::StartAt { log_identity, position, stops }) => {
+                    Some(ReaderMessage::StartAt { log_identity, position, is_saved, stops }) => {
                         self.started_after = Some(stops);
-                        self.start_at(log_identity, position);
+                        self.start_at(log_identity, position, is_saved);
                     }
                     Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
                     None => {
@@ -192,7 +195,7 @@ impl PipelineTask {
 
     /// Whether more commits may be accepted from the reader.
     fn can_accept(&self) -> bool {
-        self.buffered.is_none() && (self.pending.is_none() || self.saved.is_some())
+        self.buffered.is_none() && (self.pending.is_none() || self.is_start_saved)
     }
 
     /// Reports why the reader stopped. Commits that it has read are still delivered.
@@ -205,8 +208,9 @@ impl PipelineTask {
     }
 
     /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
-    /// must not start later than here.
-    fn start_at(&mut self, log_identity: String, position: Position) {
+    /// must not start later than here. If it `is_saved` already, deletes do not wait for that: a standby would begin with
+    /// them when the shared record is next renewed, up to a second later.
+    fn start_at(&mut self, log_identity: String, position: Position, is_saved: bool) {
         if let Some((identity, pending)) = &mut self.pending {
             // After a failover another server continues the log, and positions are its own.
             *identity = log_identity;
@@ -214,6 +218,7 @@ impl PipelineTask {
             self.schedule_save();
         } else {
             self.pending = Some((log_identity, PendingDeletes::new(self.pipeline.options.limits, position)));
+            self.is_start_saved = is_saved;
             self.in_flight.save_at = Some(Instant::now());
         }
     }

@@ -44,6 +44,7 @@ impl PipelineTask {
                 self.pipeline.log.release(&saved.position);
                 self.statistics.set_saved_position(saved.position.clone());
                 self.saved = Some(saved);
+                self.is_start_saved = true;
             }
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
