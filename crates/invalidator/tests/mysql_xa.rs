@@ -318,6 +318,7 @@ struct InFlight {
     kind: Kind,
     client: Client,
     role: &'static str,
+    writer_id: String,
     preparing: JoinHandle<()>,
 }
 
@@ -326,6 +327,7 @@ impl InFlight {
     async fn prepare(server: &Server, kind: Kind, xid: &'static str) -> InFlight {
         let (mut client, mut writer) = (server.client().await, server.client().await);
         let role = client.wait_for_replicas(kind, DEADLINE).await;
+        let writer_id = writer.one("SELECT CONNECTION_ID()").await;
         let preparing = tokio::spawn(async move {
             let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
             writer.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
@@ -338,14 +340,21 @@ impl InFlight {
         };
         timeout(DEADLINE, waiting).await.expect("it waits");
         assert!(client.run("XA RECOVER").await.is_empty(), "{kind:?}: it is not listed yet");
-        InFlight { kind, client, role, preparing }
+        InFlight { kind, client, role, writer_id, preparing }
     }
 
-    /// Returns when it is prepared.
+    /// Returns when it is prepared, and its session has ended: before, no other one can commit it.
     async fn complete(mut self) -> Client {
         self.client.run(&format!("SET GLOBAL rpl_semi_sync_{}_enabled = OFF", self.role)).await;
         timeout(DEADLINE, self.preparing).await.expect("in time").expect("it is prepared");
         assert_eq!(self.client.run("XA RECOVER").await.len(), 1, "{:?}: it is listed", self.kind);
+        let session = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {}", self.writer_id);
+        let ending = async {
+            while self.client.one(&session).await != "0" {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, ending).await.expect("the session ends");
         self.client
     }
 }
