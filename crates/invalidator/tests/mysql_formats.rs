@@ -133,14 +133,7 @@ async fn semi_synchronous_commits_wait_for_real_replicas_and_the_gate_for_them()
         let mut source = server.source(Start::Now).await;
         client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
         read_until(&mut source, "first").await;
-        let (role, replicas) = (kind.of("master", "source"), kind.of("slave", "replica"));
-        if kind == Kind::Mysql {
-            client.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
-        }
-        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_timeout = {WAIT_MS}")).await;
-        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC")).await;
-        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_no_{replicas} = ON")).await;
-        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = ON")).await;
+        let role = client.wait_for_replicas(kind, Duration::from_millis(WAIT_MS)).await;
         let mut writer = server.client().await;
         let start = Instant::now();
         let writing = tokio::spawn(async move {

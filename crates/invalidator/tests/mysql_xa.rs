@@ -7,7 +7,7 @@ use crate::{
 };
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
-    Start,
+    CommitLog as _, SourceError, Start,
     pipeline::{
         OnPositionLost, Options, Pipeline, PipelineError,
         positions::{PositionFile, SavedPosition},
@@ -94,11 +94,16 @@ impl StateDirectory {
         self.file().read().expect("it is read").expect("a position")
     }
 
+    fn unresolved(&self) -> Option<UnresolvedPrepared> {
+        self.saved().prepared.map(|prepared| prepared.unresolved)
+    }
+
     /// Runs a process until it has flushed its cluster after a loss, and reads on.
     async fn run_until_flushed(&self) {
-        let before = self.saved();
+        let saved = || (self.saved().position, self.unresolved());
+        let before = saved();
         let flushing = self.start(OnPositionLost::Flush);
-        until("the cluster is flushed", || flushing.cluster().state().flushes == 1 && self.saved() != before).await;
+        until("the cluster is flushed", || flushing.cluster().state().flushes == 1 && saved() != before).await;
         flushing.wait_running().await;
         assert_eq!(flushing.cluster().state().flushes, 1);
         flushing.stop().await;
@@ -171,19 +176,19 @@ async fn commit_between_two_processes_of_what_was_prepared_before_the_first_is_a
         let state = StateDirectory::new(&server);
         let first = state.start(OnPositionLost::Stop);
         first.wait_running().await;
-        assert_eq!(state.saved().unresolved, Some(names(&["committed", "undone", "early"])), "{kind:?}");
+        assert_eq!(state.unresolved(), Some(names(&["committed", "undone", "early"])), "{kind:?}");
         client.run("XA ROLLBACK 'early'").await;
         commit(&mut client, "first").await;
         first.wait_deleted("first").await;
         first.stop().await;
-        assert_eq!(state.saved().unresolved, Some(names(&["committed", "undone"])), "{kind:?}");
+        assert_eq!(state.unresolved(), Some(names(&["committed", "undone"])), "{kind:?}");
 
         client.run("XA ROLLBACK 'undone'").await;
         commit(&mut client, "second").await;
         let second = state.start(OnPositionLost::Stop);
         second.wait_deleted("second").await;
         second.stop().await;
-        assert_eq!(state.saved().unresolved, Some(names(&["committed"])), "{kind:?}");
+        assert_eq!(state.unresolved(), Some(names(&["committed"])), "{kind:?}");
 
         client.run("XA COMMIT 'committed'").await;
         for _ in 0..2 {
@@ -191,7 +196,7 @@ async fn commit_between_two_processes_of_what_was_prepared_before_the_first_is_a
             assert!(why.contains("XA transaction"), "{kind:?}: {why}");
         }
         state.run_until_flushed().await;
-        assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::none()), "{kind:?}");
+        assert_eq!(state.unresolved(), Some(UnresolvedPrepared::none()), "{kind:?}");
         let last = state.start(OnPositionLost::Stop);
         commit(&mut client, "last").await;
         last.wait_deleted("last").await;
@@ -242,13 +247,13 @@ async fn position_without_names_is_read_from() {
         let first = state.start(OnPositionLost::Stop);
         first.wait_running().await;
         first.stop().await;
-        state.file().write(&SavedPosition { unresolved: None, ..state.saved() }).expect("it is written");
+        state.file().write(&SavedPosition { prepared: None, ..state.saved() }).expect("it is written");
         client.run("XA COMMIT 'unlisted'").await;
         commit(&mut client, "key").await;
         let second = state.start(OnPositionLost::Stop);
         second.wait_deleted("key").await;
         second.stop().await;
-        assert_eq!(state.saved().unresolved, Some(names(&["listed"])), "{kind:?}: from now on they are saved");
+        assert_eq!(state.unresolved(), Some(names(&["listed"])), "{kind:?}: from now on they are saved");
         client.run("XA COMMIT 'listed'").await;
         state.start(OnPositionLost::Stop).wait_lost().await;
     }
@@ -259,7 +264,7 @@ async fn position_without_names_is_read_from() {
 async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     let Some(kind) = kinds().into_iter().find(|kind| *kind == Kind::Mysql) else { return };
     let (_server, mut client, state, first) = start_unprivileged(kind, &["old", "older"]).await;
-    assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::Unknown));
+    assert_eq!(state.unresolved(), Some(UnresolvedPrepared::Unknown));
     client.run("XA START 'read'; INSERT INTO app.lookaside_outbox (item) VALUES ('read'); XA END 'read'").await;
     client.run("XA PREPARE 'read'; XA COMMIT 'read'").await;
     first.wait_deleted("read").await;
@@ -269,7 +274,7 @@ async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     let why = state.start(OnPositionLost::Stop).wait_lost().await;
     assert!(why.contains("XA_RECOVER_ADMIN"), "{why}");
     state.run_until_flushed().await;
-    assert_eq!(state.saved().unresolved, Some(UnresolvedPrepared::Unknown));
+    assert_eq!(state.unresolved(), Some(UnresolvedPrepared::Unknown));
 
     // With the privilege they are known, as soon as the log is read up to then.
     client.run("GRANT XA_RECOVER_ADMIN ON *.* TO reader@'%'").await;
@@ -277,7 +282,7 @@ async fn commit_of_what_the_server_does_not_list_is_a_loss() {
     commit(&mut client, "key").await;
     privileged.wait_deleted("key").await;
     privileged.stop().await;
-    assert_eq!(state.saved().unresolved, Some(names(&["older"])));
+    assert_eq!(state.unresolved(), Some(names(&["older"])));
     client.run("XA COMMIT 'older'").await;
     state.start(OnPositionLost::Stop).wait_lost().await;
 }
@@ -306,4 +311,168 @@ async fn unlisted_transactions_that_end_before_the_flush_are_no_further_loss() {
     assert_eq!((flushes(), flushing.fixture.stat("positions_lost")), (1, "1".into()));
     assert!(load.try_join_next().is_none(), "the load goes on");
     flushing.stop().await;
+}
+
+/// An XA PREPARE that waits for a replica, and how to end that.
+struct InFlight {
+    kind: Kind,
+    client: Client,
+    role: &'static str,
+    writer_id: String,
+    preparing: JoinHandle<()>,
+}
+
+impl InFlight {
+    /// Returns when it is in the log. No other session knows of the transaction yet.
+    async fn prepare(server: &Server, kind: Kind, xid: &'static str) -> InFlight {
+        let (mut client, mut writer) = (server.client().await, server.client().await);
+        let role = client.wait_for_replicas(kind, DEADLINE).await;
+        let writer_id = writer.one("SELECT CONNECTION_ID()").await;
+        let preparing = tokio::spawn(async move {
+            let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
+            writer.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+        });
+        let waiting = async {
+            let sessions = format!("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_{role}_wait_sessions'");
+            while client.run(&sessions).await[0][1].as_deref() != Some(&b"1"[..]) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, waiting).await.expect("it waits");
+        assert!(client.run("XA RECOVER").await.is_empty(), "{kind:?}: it is not listed yet");
+        InFlight { kind, client, role, writer_id, preparing }
+    }
+
+    /// Returns when it is prepared, and its session has ended: before, no other one can commit it.
+    async fn complete(mut self) -> Client {
+        self.client.run(&format!("SET GLOBAL rpl_semi_sync_{}_enabled = OFF", self.role)).await;
+        timeout(DEADLINE, self.preparing).await.expect("in time").expect("it is prepared");
+        assert_eq!(self.client.run("XA RECOVER").await.len(), 1, "{:?}: it is listed", self.kind);
+        let session = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {}", self.writer_id);
+        let ending = async {
+            while self.client.one(&session).await != "0" {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, ending).await.expect("the session ends");
+        self.client
+    }
+}
+
+/// Its GTID is in MariaDB's position before the transaction is listed: its commit was taken for one whose deletes had
+/// been sent. MySQL's position has it later, so it is read there.
+#[tokio::test]
+async fn commit_of_what_was_being_prepared_at_the_start_is_a_loss_if_it_is_not_read() {
+    for kind in kinds() {
+        for is_gate_off in [false, true] {
+            let server = kind.start(&[]).await;
+            server.client().await.run(TABLES).await;
+            let mut state = StateDirectory::new(&server);
+            state.options.is_gate_off = is_gate_off;
+            let in_flight = InFlight::prepare(&server, kind, "late").await;
+            let log = MysqlLog::new(state.options.clone(), Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+            let opening = tokio::spawn(async move { log.open(&Start::Now).await });
+            // With the gate it may wait for that.
+            let opened = until("it is open", || opening.is_finished());
+            let _ = timeout(Duration::from_secs(1), opened).await;
+            let mut client = in_flight.complete().await;
+            let opened = timeout(DEADLINE, opening).await.expect("in time").expect("no panic");
+            let mut source = opened.expect("it is open").source;
+            client.run("XA COMMIT 'late'").await;
+            commit(&mut client, "end").await;
+            let reading = async {
+                let mut keys = Vec::new();
+                while !keys.contains(&b"end".to_vec()) {
+                    let commits = source.next(100).await?.commits;
+                    keys.extend(commits.into_iter().flat_map(|commit| commit.keys));
+                }
+                Ok::<_, SourceError>(keys)
+            };
+            match (kind, timeout(DEADLINE, reading).await.expect("in time")) {
+                (Kind::Mariadb, Err(SourceError::PositionLost { why, .. })) => {
+                    assert!(why.contains("6c617465"), "{why}");
+                }
+                (Kind::Mysql, Ok(keys)) => assert_eq!(keys, [b"late".to_vec(), b"end".to_vec()]),
+                (_, read) => panic!("{kind:?}, without the gate: {is_gate_off}: {read:?}"),
+            }
+        }
+    }
+}
+
+/// No name is saved for it.
+#[tokio::test]
+async fn commit_between_two_processes_of_what_was_being_prepared_at_the_start_is_a_loss() {
+    let server = Kind::Mariadb.start(&[]).await;
+    server.client().await.run(TABLES).await;
+    let mut state = StateDirectory::new(&server);
+    state.options.is_gate_off = true;
+    let in_flight = InFlight::prepare(&server, Kind::Mariadb, "late").await;
+    let first = state.start(OnPositionLost::Stop);
+    first.wait_running().await;
+    let mut client = in_flight.complete().await;
+    commit(&mut client, "first").await;
+    first.wait_deleted("first").await;
+    first.stop().await;
+    client.run("XA COMMIT 'late'").await;
+    for _ in 0..2 {
+        let why = state.start(OnPositionLost::Stop).wait_lost().await;
+        assert!(why.contains("6c617465"), "{why}");
+    }
+    state.run_until_flushed().await;
+    let last = state.start(OnPositionLost::Stop);
+    commit(&mut client, "last").await;
+    last.wait_deleted("last").await;
+    last.stop().await;
+}
+
+/// Prepares a transaction and commits it at once, again and again. One in ten stays prepared for some time, so that
+/// positions are held back and others end meanwhile.
+async fn commit_soon_for_ever(server: Arc<Server>, name: String) {
+    let mut client = server.client().await;
+    for number in 0.. {
+        let xid = format!("{name}{number}");
+        let insert = format!("INSERT INTO app.lookaside_outbox (item) VALUES ('{xid}')");
+        client.run(&format!("XA START '{xid}'; {insert}; XA END '{xid}'; XA PREPARE '{xid}'")).await;
+        if number % 10 == 9 {
+            sleep(Duration::from_millis(50)).await;
+        }
+        client.run(&format!("XA COMMIT '{xid}'")).await;
+    }
+}
+
+/// Each start from the present meets transactions that were prepared before it, are being prepared and are committed;
+/// each restart reads commits whose XA PREPARE is before its position.
+#[tokio::test]
+async fn starts_under_a_load_of_xa_transactions_are_no_loss() {
+    for kind in kinds() {
+        let server = Arc::new(kind.start(&[]).await);
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let mut load = JoinSet::new();
+        for name in ["a", "b", "c", "d"] {
+            load.spawn(commit_soon_for_ever(server.clone(), name.into()));
+        }
+        for start in 0..5 {
+            let mut state = StateDirectory::new(&server);
+            state.options.prepared_wait_max = MysqlOptions::default().prepared_wait_max;
+            // It holds back the position of all restarts.
+            let held = format!("held:{start}");
+            for restart in 0..4 {
+                let key = format!("end:{start}:{restart}");
+                let run = state.start(OnPositionLost::Stop);
+                run.wait_running().await;
+                match restart {
+                    0 => prepare(&server, &held).await,
+                    3 => drop(client.run(&format!("XA COMMIT '{held}'")).await),
+                    _ => {}
+                }
+                commit(&mut client, &key).await;
+                until("it is read", || run.cluster().deletes_of(&key) == 1 || run.run.is_finished()).await;
+                assert_eq!(run.fixture.stat("positions_lost"), "0", "{kind:?}");
+                assert_eq!(run.cluster().deletes_of(&held), usize::from(restart == 3), "{kind:?}");
+                run.stop().await;
+            }
+        }
+        assert!(load.try_join_next().is_none(), "the load goes on");
+    }
 }

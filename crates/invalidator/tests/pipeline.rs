@@ -8,7 +8,7 @@ use lookaside_invalidator::{
     source::Anomalies,
 };
 use proptest::prelude::*;
-use std::time::Duration;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -283,6 +283,24 @@ async fn first_start_saves_its_position_at_once() {
     let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     until("it has caught up", || fixture.clusters[0].1.position() == Some(2)).await;
     assert_eq!((fixture.clusters[0].0.deletes_of("old"), fixture.clusters[0].0.deletes_of("while down")), (0, 1));
+}
+
+/// A save into the shared record may take a second, in which a standby that has become active sent nothing.
+#[tokio::test(start_paused = true)]
+async fn only_the_first_deletes_of_a_new_position_wait_until_it_is_saved() {
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
+    disk.hangs.store(true, SeqCst);
+    fixture.database.commit(&["a"], ms(0));
+    let run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    sleep(ms(500)).await;
+    assert_eq!(cluster.deletes_of("a"), 0, "a restart could begin later than here");
+    run.abort();
+    let _ = run.await;
+    disk.put("database-1", 0);
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("it is deleted", || cluster.deletes_of("a") == 1).await;
+    assert_eq!(disk.position(), Some(0), "nothing was saved");
 }
 
 /// Random commits, slow visibility, failing deletes, dead servers, lost replies, a failing database, and crashes at any

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     Position,
-    pipeline::positions::SavedPosition,
-    source::{SHARED_STATE_TABLE, UnresolvedPrepared, postgres::SeenTables},
+    pipeline::positions::{PreparedText, SavedPosition},
+    source::{SHARED_STATE_TABLE, postgres::SeenTables},
 };
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -132,8 +132,8 @@ struct StateText {
 struct PositionText {
     log: String,
     position: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    unresolved_xa: Option<UnresolvedPrepared>,
+    #[serde(flatten)]
+    prepared: PreparedText,
 }
 
 impl ElectionRecord {
@@ -141,8 +141,9 @@ impl ElectionRecord {
     pub fn to_text(&self) -> String {
         let ElectionRecord { lock, hung_after, state, .. } = self;
         let clusters = state.positions.iter().map(|(cluster, saved)| {
-            let SavedPosition { log_identity, position, unresolved } = saved.clone();
-            (cluster.clone(), PositionText { log: log_identity, position: position.0, unresolved_xa: unresolved })
+            let SavedPosition { log_identity, position, prepared } = saved.clone();
+            let prepared = PreparedText::of(prepared);
+            (cluster.clone(), PositionText { log: log_identity, position: position.0, prepared })
         });
         let text = StateText {
             format: FORMAT,
@@ -174,8 +175,8 @@ impl ElectionRecord {
             return Err(RecordError(format!("the state in the table {TABLE} has format {format}, of a newer version")));
         }
         let positions = text.clusters.into_iter().map(|(cluster, text)| {
-            let PositionText { log, position, unresolved_xa } = text;
-            (cluster, SavedPosition { log_identity: log, position: Position(position), unresolved: unresolved_xa })
+            let PositionText { log, position, prepared } = text;
+            (cluster, SavedPosition { log_identity: log, position: Position(position), prepared: prepared.state() })
         });
         let tables = text.tables.as_ref().map(SeenTables::parse).transpose().map_err(malformed)?.flatten();
         let state = SharedState {
@@ -195,6 +196,7 @@ impl ElectionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::{PreparedState, UnresolvedPrepared};
 
     fn parse(text: &str) -> Result<ElectionRecord, RecordError> {
         ElectionRecord::parse(RecordVersion::default(), text)
@@ -202,13 +204,14 @@ mod tests {
 
     #[test]
     fn state_is_read_as_it_is_written() {
-        let unresolved = Some(UnresolvedPrepared::from_names(["x'61',x'',1".to_owned()].into()));
-        let saved = |unresolved| SavedPosition {
+        let unresolved = UnresolvedPrepared::from_names(["x'61',x'',1".to_owned()].into());
+        let prepared = PreparedState { unresolved, read_until: Some(Position("a:1-7".into())) };
+        let saved = |prepared| SavedPosition {
             log_identity: "mysql:1\"'\\".into(),
             position: Position("a:1-5".into()),
-            unresolved,
+            prepared,
         };
-        let positions = [("one".to_owned(), saved(unresolved)), ("two".to_owned(), saved(None))].into();
+        let positions = [("one".to_owned(), saved(Some(prepared))), ("two".to_owned(), saved(None))].into();
         let stored = serde_json::json!({ "format": 2, "tables": [["app", "users", "s", "p", true]] });
         let tables = SeenTables::parse(&stored).expect("well-formed");
         let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
@@ -226,7 +229,7 @@ mod tests {
     fn a_position_of_a_version_without_unresolved_transactions_is_read() {
         let text = r#"{"format":1,"clusters":{"one":{"log":"mariadb:0-1","position":"0-1-5"}}}"#;
         let position = parse(text).expect("well-formed").state.positions["one"].clone();
-        assert_eq!((position.position.0.as_str(), position.unresolved), ("0-1-5", None));
+        assert_eq!((position.position.0.as_str(), position.prepared), ("0-1-5", None));
     }
 
     #[test]

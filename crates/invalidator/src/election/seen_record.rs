@@ -79,7 +79,7 @@ mod tests {
 
     fn record(holder: &str, counter: u64) -> ElectionRecord {
         let position = Position(counter.to_string());
-        let saved = SavedPosition { log_identity: "log".into(), position, unresolved: None };
+        let saved = SavedPosition { log_identity: "log".into(), position, prepared: None };
         let state = SharedState { positions: [("one".to_owned(), saved)].into(), ..SharedState::default() };
         ElectionRecord { version: RecordVersion { holder: holder.into(), counter }, state, ..ElectionRecord::default() }
     }

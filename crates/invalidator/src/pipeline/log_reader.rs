@@ -89,6 +89,8 @@ pub(crate) enum ReaderMessage {
         log_identity: String,
         /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
+        /// Whether it is the one that was saved.
+        is_saved: bool,
         /// [`LogReader::stops`] until then: the log is read while it stays so.
         stops: u64,
     },
@@ -140,10 +142,10 @@ impl LogReader {
             tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
-        if let Some((position, unresolved)) =
-            saved.as_ref().and_then(|saved| Some((&saved.position, saved.unresolved.clone()?)))
+        if let Some((position, prepared)) =
+            saved.as_ref().and_then(|saved| Some((&saved.position, saved.prepared.clone()?)))
         {
-            self.log.begin_at(position, unresolved);
+            self.log.begin_at(position, prepared);
         }
         let mut log_identity = saved.map(|saved| saved.log_identity);
         let loss = self.positions.loss().zip(from.clone());
@@ -256,7 +258,8 @@ impl LogReader {
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
         self.begin_at(&opened);
-        self.send_start(actual, position.clone()).await?;
+        let is_saved = from.as_ref() == Some(&position);
+        self.send_start(actual, position.clone(), is_saved).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
         let (mut rejected, mut anomalies) = (0, Anomalies::default());
@@ -303,18 +306,19 @@ impl LogReader {
         self.begin_at(&opened);
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
-        self.send_start(log_identity, opened.position).await
+        self.send_start(log_identity, opened.position, false).await
     }
 
     /// What was prepared before the source began to read has a meaning from now on.
     fn begin_at(&self, opened: &OpenedSource) {
-        if let Some(unresolved) = opened.source.unresolved_prepared() {
-            self.log.begin_at(&opened.position, unresolved);
+        if let Some(prepared) = opened.source.prepared_state() {
+            self.log.begin_at(&opened.position, prepared);
         }
     }
 
-    async fn send_start(&self, log_identity: String, position: Position) -> Result<(), ReadStop> {
-        self.send(ReaderMessage::StartAt { log_identity, position, stops: self.stops.load(SeqCst) }).await
+    async fn send_start(&self, log_identity: String, position: Position, is_saved: bool) -> Result<(), ReadStop> {
+        let stops = self.stops.load(SeqCst);
+        self.send(ReaderMessage::StartAt { log_identity, position, is_saved, stops }).await
     }
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! STATE_DIR/<cluster>.position.json   {"format":1,"log":"sqlite:/srv/app.db","cluster":"front-1","position":"4711"}
-//!                                     {...,"position":"0-1-5","unresolved_xa":{"named":["x'6f6c64',x'',1"]}}
+//!                                     {...,"position":"0-1-5","unresolved_xa":{"named":["x'6f6c64',x'',1"]},
+//!                                      "read_until":"0-1-9"}
 //! ```
 //!
-//! A file without `unresolved_xa` is one of another database or of an earlier version. An earlier version ignores it,
-//! and saves positions without it.
+//! A file without `unresolved_xa` and `read_until` is one of another database or of an earlier version. An earlier
+//! version ignores them, and saves positions without them.
 //!
 //! After a crash the file holds the old position or the new one ([`crate::state_file`]).
 //!
@@ -15,7 +16,7 @@
 
 use crate::{
     Position,
-    source::UnresolvedPrepared,
+    source::{PreparedState, UnresolvedPrepared},
     state_file::{self, run_blocking},
 };
 use lookaside_routing::BoxFuture;
@@ -35,9 +36,8 @@ pub struct SavedPosition {
     pub log_identity: String,
     /// All deletes up to here have been acknowledged.
     pub position: Position,
-    /// Transactions that were prepared before reading first began, and not resolved at the position; `None` if that is
-    /// not known, or if the log has no such transactions.
-    pub unresolved: Option<UnresolvedPrepared>,
+    /// What the next reader must know of prepared transactions; `None` if that is not known, or if the log has none.
+    pub prepared: Option<PreparedState>,
 }
 
 /// Stores the position of one pipeline durably.
@@ -118,8 +118,29 @@ struct FileContent {
     log_identity: String,
     cluster: String,
     position: String,
-    #[serde(default, rename = "unresolved_xa", skip_serializing_if = "Option::is_none")]
-    unresolved: Option<UnresolvedPrepared>,
+    #[serde(flatten)]
+    prepared: PreparedText,
+}
+
+/// What is known of prepared transactions, as it is saved beside a position.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PreparedText {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unresolved_xa: Option<UnresolvedPrepared>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_until: Option<String>,
+}
+
+impl PreparedText {
+    pub(crate) fn of(state: Option<PreparedState>) -> PreparedText {
+        let (unresolved_xa, read_until) = state.map(|state| (state.unresolved, state.read_until)).unzip();
+        PreparedText { unresolved_xa, read_until: read_until.flatten().map(|position| position.0) }
+    }
+
+    pub(crate) fn state(self) -> Option<PreparedState> {
+        let read_until = self.read_until.map(Position);
+        Some(PreparedState { unresolved: self.unresolved_xa?, read_until })
+    }
 }
 
 impl PositionFile {
@@ -143,8 +164,8 @@ impl PositionFile {
         if content.cluster != self.cluster {
             return Err(self.malformed(format!("it is the file of cluster {}", content.cluster)));
         }
-        let FileContent { log_identity, position, unresolved, .. } = content;
-        Ok(Some(SavedPosition { log_identity, position: Position(position), unresolved }))
+        let FileContent { log_identity, position, prepared, .. } = content;
+        Ok(Some(SavedPosition { log_identity, position: Position(position), prepared: prepared.state() }))
     }
 
     /// Writes the position; blocks until it is on disk.
@@ -154,7 +175,7 @@ impl PositionFile {
             log_identity: saved.log_identity.clone(),
             cluster: self.cluster.clone(),
             position: saved.position.0.clone(),
-            unresolved: saved.unresolved.clone(),
+            prepared: PreparedText::of(saved.prepared.clone()),
         };
         let bytes = serde_json::to_vec(&content).expect("text and numbers can be written as JSON");
         state_file::replace(&self.path, &bytes).map_err(|why| self.io(why))
@@ -188,16 +209,22 @@ mod tests {
     use std::fs;
 
     fn saved(position: &str) -> SavedPosition {
-        SavedPosition { log_identity: "log-1".into(), position: Position(position.into()), unresolved: None }
+        SavedPosition { log_identity: "log-1".into(), position: Position(position.into()), prepared: None }
     }
 
     #[test]
-    fn unresolved_transactions_are_read_back_and_may_be_missing() {
+    fn what_is_known_of_prepared_transactions_is_read_back_and_may_be_missing() {
         let directory = tempfile::tempdir().expect("a directory");
         let (file, path) = (PositionFile::new(directory.path(), "a"), directory.path().join("a.position.json"));
         let named = UnresolvedPrepared::from_names(["x'61',x'',1".to_owned()].into());
-        for unresolved in [None, Some(UnresolvedPrepared::none()), Some(named), Some(UnresolvedPrepared::Unknown)] {
-            let saved = SavedPosition { unresolved, ..saved("1") };
+        let state = |unresolved, until: Option<&str>| {
+            Some(PreparedState { unresolved, read_until: until.map(|until| Position(until.into())) })
+        };
+        let none = UnresolvedPrepared::none();
+        for prepared in
+            [None, state(none, Some("1")), state(named, Some("2")), state(UnresolvedPrepared::Unknown, None)]
+        {
+            let saved = SavedPosition { prepared, ..saved("1") };
             file.write(&saved).expect("the file is written");
             assert_eq!(file.read().expect("the file is read"), Some(saved));
         }

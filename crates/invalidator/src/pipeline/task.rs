@@ -65,7 +65,8 @@ impl Pipeline {
             pipeline: self,
             statistics,
             pending: None,
-            has_saved_position: false,
+            saved: None,
+            is_start_saved: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
             linger: Linger::new(linger_max),
@@ -127,7 +128,10 @@ struct PipelineTask {
     statistics: Arc<ClusterStatistics>,
     /// The identity of the log and the pending deletes; `None` until the reader has started.
     pending: Option<(String, PendingDeletes)>,
-    has_saved_position: bool,
+    /// What was saved last; `None` if nothing was.
+    saved: Option<SavedPosition>,
+    /// Whether the position of the first start, or a later one, is saved.
+    is_start_saved: bool,
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
@@ -172,9 +176,9 @@ impl PipelineTask {
                 () = delivery.recovered() => self.release_retries(),
                 router = delivery.waiting_router() => self.waiting_routers.add(router),
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
-                    Some(ReaderMessage::StartAt { log_identity, position, stops }) => {
+                    Some(ReaderMessage::StartAt { log_identity, position, is_saved, stops }) => {
                         self.started_after = Some(stops);
-                        self.start_at(log_identity, position);
+                        self.start_at(log_identity, position, is_saved);
                     }
                     Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
                     None => {
@@ -191,7 +195,7 @@ impl PipelineTask {
 
     /// Whether more commits may be accepted from the reader.
     fn can_accept(&self) -> bool {
-        self.buffered.is_none() && (self.pending.is_none() || self.has_saved_position)
+        self.buffered.is_none() && (self.pending.is_none() || self.is_start_saved)
     }
 
     /// Reports why the reader stopped. Commits that it has read are still delivered.
@@ -204,8 +208,9 @@ impl PipelineTask {
     }
 
     /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
-    /// must not start later than here.
-    fn start_at(&mut self, log_identity: String, position: Position) {
+    /// must not start later than here. If it `is_saved` already, deletes do not wait for that: a standby would begin with
+    /// them when the shared record is next renewed, up to a second later.
+    fn start_at(&mut self, log_identity: String, position: Position, is_saved: bool) {
         if let Some((identity, pending)) = &mut self.pending {
             // After a failover another server continues the log, and positions are its own.
             *identity = log_identity;
@@ -213,6 +218,7 @@ impl PipelineTask {
             self.schedule_save();
         } else {
             self.pending = Some((log_identity, PendingDeletes::new(self.pipeline.options.limits, position)));
+            self.is_start_saved = is_saved;
             self.in_flight.save_at = Some(Instant::now());
         }
     }
@@ -227,9 +233,11 @@ impl PipelineTask {
         let keys = self.buffered.as_ref().map_or(0, count);
         if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
             let before = pending.safe_position().clone();
+            // Prepared transactions hold it back. How far the log is read is saved beside it.
+            let is_held_back = buffered.position == before;
             buffered.commits.into_iter().for_each(|commit| pending.admit(commit));
             pending.advance(buffered.position);
-            if *pending.safe_position() != before {
+            if is_held_back || *pending.safe_position() != before {
                 self.schedule_save();
             }
         }

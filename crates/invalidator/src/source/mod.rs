@@ -14,7 +14,7 @@ mod unresolved_prepared;
 pub use anomalies::Anomalies;
 pub use password::Password;
 pub use source_url::SourceUrl;
-pub use unresolved_prepared::UnresolvedPrepared;
+pub use unresolved_prepared::{PreparedState, UnresolvedPrepared};
 
 use lookaside_routing::BoxFuture;
 use std::{
@@ -169,9 +169,9 @@ pub trait Source: Send {
         false
     }
 
-    /// The transactions that were prepared before the position where this was opened, and whose keys it does not read;
-    /// `None` if the log has no prepared transactions. `None` by default.
-    fn unresolved_prepared(&self) -> Option<UnresolvedPrepared> {
+    /// What was known of prepared transactions at the position where this was opened; `None` if the log has none.
+    /// `None` by default.
+    fn prepared_state(&self) -> Option<PreparedState> {
         None
     }
 
@@ -286,15 +286,15 @@ pub trait CommitLog: Send + Sync {
     }
 
     /// Called when reading counts from `position` on: with what was saved beside it, or with what a source says that
-    /// was opened there ([`Source::unresolved_prepared`]), once all that came before is deleted or known to be lost.
-    /// Does nothing by default.
-    fn begin_at(&self, position: &Position, unresolved: UnresolvedPrepared) {
-        let _ = (position, unresolved);
+    /// was opened there ([`Source::prepared_state`]), once all that came before is deleted or known to be lost. Does
+    /// nothing by default.
+    fn begin_at(&self, position: &Position, prepared: PreparedState) {
+        let _ = (position, prepared);
     }
 
     /// What must be saved beside `position`, for the next process to notice that such a transaction is committed;
     /// `None` if nothing is known of any. `None` by default.
-    fn unresolved_at(&self, position: &Position) -> Option<UnresolvedPrepared> {
+    fn prepared_state_at(&self, position: &Position) -> Option<PreparedState> {
         let _ = position;
         None
     }

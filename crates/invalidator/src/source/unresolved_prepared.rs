@@ -4,6 +4,7 @@
 //! {"named":["x'6f6c64',x'',1"]}   or   "unknown"
 //! ```
 
+use super::Position;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -19,6 +20,17 @@ pub enum UnresolvedPrepared {
     Named(BTreeSet<String>),
     /// Any may be one: the database did not list them, or there were over a hundred.
     Unknown,
+}
+
+/// What the next reader from a position must know of prepared transactions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedState {
+    /// Those whose commit is a loss of deletes.
+    pub unresolved: UnresolvedPrepared,
+    /// How far the log had been read: beyond the position while prepared transactions hold that back. The commit of a
+    /// transaction whose XA PREPARE is before the position was read if it is before this, and is a loss of deletes if
+    /// it comes later. `None` if this is not known: then only those above count.
+    pub read_until: Option<Position>,
 }
 
 impl UnresolvedPrepared {

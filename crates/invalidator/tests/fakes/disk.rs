@@ -36,7 +36,7 @@ impl Disk {
 
     pub fn put(&self, log: &str, position: usize) {
         let position = Position(position.to_string());
-        let saved = SavedPosition { log_identity: log.into(), position, unresolved: None };
+        let saved = SavedPosition { log_identity: log.into(), position, prepared: None };
         *self.saved.lock().expect("no panic while it is held") = Some(saved);
     }
 

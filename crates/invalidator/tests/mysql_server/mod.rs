@@ -194,6 +194,20 @@ impl Client {
         self.0.query_one(sql).await.expect(sql).expect(sql)
     }
 
+    /// From now on commits wait up to `wait_max` for replicas, and there are none: they are in the log, and readers do
+    /// not see them. Returns the server's word for its role.
+    pub async fn wait_for_replicas(&mut self, kind: Kind, wait_max: Duration) -> &'static str {
+        let (role, replicas) = (kind.of("master", "source"), kind.of("slave", "replica"));
+        if kind == Kind::Mysql {
+            self.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
+        }
+        self.run(&format!("SET GLOBAL rpl_semi_sync_{role}_timeout = {}", wait_max.as_millis())).await;
+        self.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC")).await;
+        self.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_no_{replicas} = ON")).await;
+        self.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = ON")).await;
+        role
+    }
+
     /// The names of the files of the log, the oldest first.
     pub async fn log_files(&mut self) -> Vec<String> {
         let rows = self.run("SHOW BINARY LOGS").await;

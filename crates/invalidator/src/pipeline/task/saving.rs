@@ -33,17 +33,18 @@ impl PipelineTask {
     fn position_to_save(&self) -> Option<SavedPosition> {
         let (log_identity, pending) = self.pending.as_ref()?;
         let (log_identity, position) = (log_identity.clone(), pending.safe_position().clone());
-        let unresolved = self.pipeline.log.unresolved_at(&position);
-        Some(SavedPosition { log_identity, position, unresolved })
+        let prepared = self.pipeline.log.prepared_state_at(&position);
+        Some(SavedPosition { log_identity, position, prepared })
     }
 
     pub(super) fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {
         self.in_flight.is_saving = false;
         match result {
             Ok(()) => {
-                self.has_saved_position = true;
                 self.pipeline.log.release(&saved.position);
-                self.statistics.set_saved_position(saved.position);
+                self.statistics.set_saved_position(saved.position.clone());
+                self.saved = Some(saved);
+                self.is_start_saved = true;
             }
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
@@ -62,8 +63,7 @@ impl PipelineTask {
         while let Ok(Some(result)) = timeout_at(deadline, self.in_flight.tasks.join_next()).await {
             self.handle_result(result.expect("neither a delivery nor a save panics"));
         }
-        let saved = self.statistics.saved_position();
-        let unsaved = self.position_to_save().filter(|position| Some(&position.position) != saved.as_ref());
+        let unsaved = self.position_to_save().filter(|position| Some(position) != self.saved.as_ref());
         // A save that still hangs would finish later and replace a newer position by its older one.
         if let Some(position) = unsaved.filter(|_| !self.in_flight.is_saving) {
             let result = self.pipeline.positions.save(position.clone()).await;

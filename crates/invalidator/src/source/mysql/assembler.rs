@@ -6,7 +6,7 @@
 //! | end of the transaction | emitted as a commit, at its position |
 //! | XA PREPARE | held under the transaction's name |
 //! | XA COMMIT | the held keys are emitted; if they were given up, or its XA PREPARE came before all that is read, deletes are lost |
-//! | XA ROLLBACK | the held keys are dropped |
+//! | XA ROLLBACK | the held keys are dropped; if its name was reused, emitted |
 //!
 //! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
 //!
@@ -396,6 +396,9 @@ impl Assembler {
         } else if let Some(xid) = after(b"XA COMMIT ") {
             self.commit_prepared(xid.trim_end_matches(" one phase"), time_s, received_at)?;
         } else if let Some(xid) = after(b"XA ROLLBACK ") {
+            if self.prepared.may_be_committed(&xid) {
+                return self.commit_prepared(&xid, time_s, received_at);
+            }
             self.prepared.remove(&xid);
             self.commit_open(time_s, received_at)?;
             self.unresolved.resolve(&xid, &self.read_position);

@@ -48,6 +48,15 @@ impl GtidPosition {
         }
     }
 
+    /// Adds all transactions of `other`, which is of the same kind of server.
+    pub fn add_all(&mut self, other: &GtidPosition) {
+        match (self, other) {
+            (GtidPosition::Mariadb(list), GtidPosition::Mariadb(other)) => list.add_all(other),
+            (GtidPosition::Mysql(set), GtidPosition::Mysql(other)) => set.add_all(other),
+            _ => {}
+        }
+    }
+
     /// Parses the text of a position of the same kind of server.
     pub fn parse_same_kind(&self, text: &str) -> Option<GtidPosition> {
         match self {
@@ -114,6 +123,31 @@ impl GtidList {
     /// Adds a transaction. The last one read from a log counts, whatever its number.
     pub fn add(&mut self, domain: u32, server: u32, sequence: u64) {
         self.domains.insert(domain, (server, sequence));
+    }
+
+    /// Advances each domain to where `other` is, if that is further.
+    pub fn add_all(&mut self, other: &GtidList) {
+        for (domain, &(server, sequence)) in &other.domains {
+            if self.domains.get(domain).is_none_or(|&(_, reached)| reached < sequence) {
+                self.domains.insert(*domain, (server, sequence));
+            }
+        }
+    }
+
+    /// The part of this that a server has in its log. `state` is its `gtid_binlog_state`: the last transaction of each
+    /// domain and server. A promoted replica may lack the newest of its primary's, and have others with their numbers.
+    pub fn known_part(&self, state: &str) -> GtidList {
+        let mut known = GtidList::default();
+        for single in parts(state).filter_map(GtidList::parse) {
+            for (domain, (server, last)) in single.domains {
+                if let Some(&(own, sequence)) = self.domains.get(&domain)
+                    && own == server
+                {
+                    known.add(domain, server, sequence.min(last));
+                }
+            }
+        }
+        known
     }
 
     /// The domains that have a transaction.
@@ -417,6 +451,25 @@ mod tests {
         assert!(covers(&set("1-20"), &set("3-7:9")) && covers(&set("1-20"), "none"));
         assert!(!covers(&set("1-4:6-20"), &set("3-7")) && !covers(&set("1-20"), &set("tag:1")));
         assert!(!covers("none", &set("1")) && !covers("0-1-5", &set("1")));
+    }
+
+    /// After a failover the numbers of one that the new primary lacks belong to others.
+    #[test]
+    fn the_known_part_of_a_list_ends_where_two_servers_part() {
+        let list = |text| GtidList::parse(text).expect("a list");
+        for (state, known) in
+            [("0-1-70,0-2-50,7-3-9", "0-1-60,7-3-9"), ("0-1-54,0-2-58", "0-1-54"), ("0-2-70", "none"), ("", "none")]
+        {
+            assert_eq!(list("0-1-60,7-3-9").known_part(state), list(known), "{state}");
+        }
+    }
+
+    #[test]
+    fn lists_are_merged_by_domain() {
+        let list = |text| GtidList::parse(text).expect("a list");
+        let mut merged = list("0-1-5,1-1-9");
+        merged.add_all(&list("0-2-7,1-2-8,2-1-1"));
+        assert_eq!(merged, list("0-2-7,1-1-9,2-1-1"));
     }
 
     #[test]

@@ -14,8 +14,7 @@ use super::{
     unresolved::UnresolvedHistory,
 };
 use crate::{
-    CommitLog, LogDistance, LogLookup, OpenedSource, Position, SourceError, Start, WallClock,
-    source::UnresolvedPrepared,
+    CommitLog, LogDistance, LogLookup, OpenedSource, Position, SourceError, Start, WallClock, source::PreparedState,
 };
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
@@ -133,12 +132,16 @@ impl CommitLog for MysqlLog {
         })
     }
 
-    fn begin_at(&self, position: &Position, unresolved: UnresolvedPrepared) {
-        self.history.lock().begin_at(position, unresolved);
+    fn begin_at(&self, position: &Position, prepared: PreparedState) {
+        let mut history = self.history.lock();
+        history.begin_at(position, prepared.unresolved);
+        history.set_read_until(prepared.read_until);
     }
 
-    fn unresolved_at(&self, position: &Position) -> Option<UnresolvedPrepared> {
-        self.history.lock().at(position)
+    fn prepared_state_at(&self, position: &Position) -> Option<PreparedState> {
+        let history = self.history.lock();
+        let unresolved = history.at(position)?;
+        Some(PreparedState { unresolved, read_until: history.read_until().cloned() })
     }
 
     fn covers(&self, position: &Position, other: &Position) -> bool {

@@ -22,7 +22,7 @@
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! read_marks.rs                           the lag in bytes
 //! xa.rs                                   keys of prepared transactions
-//! unresolved.rs                           those that were prepared before reading began
+//! unresolved.rs, counted_commits.rs       those that were prepared before reading began
 //! ```
 //!
 //! Serves the delete path (§4.1 of the paper). Keys come from comments in statements, from rows of the outbox
@@ -40,6 +40,7 @@ mod catalogue;
 mod charset;
 mod column_type;
 mod connection;
+mod counted_commits;
 mod cursor;
 mod event;
 mod gate;

@@ -115,8 +115,12 @@ impl Gtid {
         }
     }
 
-    /// Whether the transaction is among those of `position`. False if its GTID is not known.
-    pub fn is_in(&self, position: &GtidPosition) -> bool {
+    /// Whether the transaction comes before `end`, as far as that is not `read` yet. False if its GTID is not known.
+    pub fn is_between(&self, read: &GtidPosition, end: &GtidPosition) -> bool {
+        !read.covers(end) && self.is_in(end)
+    }
+
+    fn is_in(&self, position: &GtidPosition) -> bool {
         let mut own = match self {
             Gtid::Mariadb { .. } => GtidPosition::Mariadb(GtidList::default()),
             Gtid::Mysql { .. } => GtidPosition::Mysql(GtidSet::default()),

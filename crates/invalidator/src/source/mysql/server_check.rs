@@ -115,6 +115,17 @@ impl Server {
         })
     }
 
+    /// The part of `position`, up to which another server may have been read, that this one has too.
+    pub async fn known_part(
+        &self,
+        connection: &mut MysqlConnection,
+        position: GtidPosition,
+    ) -> Result<GtidPosition, SourceError> {
+        let GtidPosition::Mariadb(list) = &position else { return Ok(position) };
+        let state = connection.query_one("SELECT @@global.gtid_binlog_state").await?.unwrap_or_default();
+        Ok(GtidPosition::Mariadb(list.known_part(&state)))
+    }
+
     /// Opens a connection on which the server sends its log after `from`, event by event.
     pub async fn open_dump(
         &self,

@@ -6,7 +6,9 @@ use super::{
     assembler::Assembler,
     catalogue,
     connection::{self, MysqlConnection},
+    counted_commits::CountedCommits,
     gate,
+    gtid::GtidPosition,
     options::MysqlOptions,
     packet::PacketStream,
     read_marks::ReadMarks,
@@ -18,12 +20,13 @@ use super::{
 };
 use crate::{
     Commits, Position, Source, SourceError, Start, WallClock,
-    source::{Anomalies, UnresolvedPrepared},
+    source::{Anomalies, PreparedState, UnresolvedPrepared},
 };
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use std::{
+    collections::BTreeSet,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
@@ -41,6 +44,9 @@ const HEARTBEATS_MISSED_MAX: u32 = 3;
 /// The connection is never closed sooner than this: a busy machine may be late.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 
+/// How long a start from the present waits until what is prepared in its log is listed.
+const PREPARE_PAUSE: Duration = Duration::from_millis(100);
+
 /// The first byte of a packet of a dump.
 const HEAD_EVENT: u8 = 0x00;
 const HEAD_ERROR: u8 = 0xff;
@@ -56,8 +62,8 @@ pub struct MysqlSource {
     queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
-    /// The transactions that were prepared before this was opened, and whose keys it does not read.
-    unresolved: UnresolvedPrepared,
+    /// What was known of prepared transactions when this was opened.
+    prepared: PreparedState,
     history: Arc<Mutex<UnresolvedHistory>>,
     /// Everything up to here was returned by `next`.
     returned: Position,
@@ -105,7 +111,7 @@ impl MysqlSource {
         let returned = Position(position.to_string());
         let unresolved = match start {
             // After the position was queried: transactions that are prepared later are read.
-            Start::Now => wait_until_resolved(&server, &mut queries, &options, &returned, &history).await?,
+            Start::Now => wait_until_resolved(&server, &mut queries, &options, &position, &history).await?,
             Start::At(_) | Start::Earliest => find_unresolved(&server, &mut queries, &returned, &history).await?,
         };
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
@@ -114,7 +120,7 @@ impl MysqlSource {
         options.has_been_read.store(true, Relaxed);
         let mut source = MysqlSource {
             returned,
-            unresolved: assembler.unresolved().clone(),
+            prepared: assembler.prepared_state(),
             assembler,
             history,
             network,
@@ -134,7 +140,7 @@ impl MysqlSource {
         };
         if let Start::At(_) = start {
             source.begin_dump().await?;
-            source.unresolved = source.assembler.unresolved().clone();
+            source.prepared = source.assembler.prepared_state();
         }
         Ok(source)
     }
@@ -261,6 +267,7 @@ impl MysqlSource {
             true => Position(self.assembler.resume_position().to_string()),
         };
         self.transactions_returned = self.assembler.transactions_read();
+        self.assembler.record_read_until();
         if commits.is_empty() && position == self.returned {
             return None;
         }
@@ -283,14 +290,16 @@ impl MysqlSource {
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
-        let (unresolved, waited_until) = {
+        let (unresolved, read_until, counted) = {
             let mut history = self.history.lock();
             history.rewind(&self.returned);
-            let unresolved = history.at(&self.returned).unwrap_or_else(|| self.unresolved.clone());
-            (unresolved, history.waited_until(&self.server.identity, &self.returned))
+            let unresolved = history.at(&self.returned).unwrap_or_else(|| self.prepared.unresolved.clone());
+            let read_until = history.read_until().or(self.prepared.read_until.as_ref()).cloned();
+            (unresolved, read_until, history.counted(&self.server.identity, &self.returned))
         };
+        let read_until = read_until.map(|position| self.server.parse(&position.0)).transpose()?;
         let unresolved = UnresolvedTransactions::new(self.history.clone(), unresolved, None);
-        self.assembler.set_unresolved(unresolved.counted_from(waited_until));
+        self.assembler.set_unresolved(unresolved.with_read_until(read_until).with_counted(counted));
         self.transactions_returned = 0;
         Ok(())
     }
@@ -302,8 +311,8 @@ impl Source for MysqlSource {
         true
     }
 
-    fn unresolved_prepared(&self) -> Option<UnresolvedPrepared> {
-        Some(self.unresolved.clone())
+    fn prepared_state(&self) -> Option<PreparedState> {
+        Some(self.prepared.clone())
     }
 
     fn log_begins_at(&self) -> Option<SystemTime> {
@@ -378,18 +387,25 @@ async fn wait_until_resolved(
     server: &Server,
     queries: &mut MysqlConnection,
     options: &MysqlOptions,
-    start: &Position,
+    start: &GtidPosition,
     history: &Arc<Mutex<UnresolvedHistory>>,
 ) -> Result<UnresolvedTransactions, SourceError> {
+    if server.kind == ServerKind::Mariadb && !options.is_gate_off {
+        gate::wait_until_visible(queries, options, &VisibilityTarget::default(), start).await?;
+    }
+    tokio::time::sleep(PREPARE_PAUSE).await;
     let unresolved = xa::wait_until_resolved(queries, options.prepared_wait_max, history).await?;
-    let end = match unresolved {
-        UnresolvedPrepared::Named(_) => None,
-        UnresolvedPrepared::Unknown => Some(server.start_position(queries, &Start::Now).await?),
+    let end = server.start_position(queries, &Start::Now).await?;
+    let incomplete = match server.kind {
+        ServerKind::Mysql => Some(BTreeSet::new()),
+        // Queried after the end.
+        ServerKind::Mariadb => xa::list_prepared(queries, history, unresolved != UnresolvedPrepared::Unknown).await?,
     };
-    // The log of MariaDB has commits that are not complete.
-    let complete = end.clone().filter(|_| server.kind == ServerKind::Mysql);
-    history.lock().record_wait(&server.identity, start, complete);
-    Ok(UnresolvedTransactions::new(history.clone(), unresolved, None).counted_from(end))
+    let incomplete = incomplete.filter(|incomplete| incomplete.len() <= xa::TRANSACTIONS_HELD_MAX);
+    let counted = incomplete.map(|incomplete| CountedCommits { end, incomplete });
+    history.lock().record_start(&server.identity, &Position(start.to_string()), counted.clone());
+    let unresolved = UnresolvedTransactions::new(history.clone(), unresolved, None);
+    Ok(unresolved.with_read_until(Some(start.clone())).with_counted(counted))
 }
 
 /// The transactions that were prepared before `position`, and whose keys are not read from there on.
@@ -399,30 +415,32 @@ async fn find_unresolved(
     position: &Position,
     history: &Arc<Mutex<UnresolvedHistory>>,
 ) -> Result<UnresolvedTransactions, SourceError> {
-    let (known, waited_until) = {
+    let (known, read_until, counted) = {
         let mut history = history.lock();
         history.rewind(position);
-        (history.at(position), history.waited_until(&server.identity, position))
+        (history.at(position), history.read_until().cloned(), history.counted(&server.identity, position))
     };
-    let begin = |unresolved, listed| {
-        Ok(UnresolvedTransactions::new(history.clone(), unresolved, listed).counted_from(waited_until.clone()))
-    };
-    if known == Some(UnresolvedPrepared::none()) {
-        return begin(UnresolvedPrepared::none(), None);
-    }
     let has_names = matches!(known, Some(UnresolvedPrepared::Named(_)));
-    let Some(names) = xa::list_prepared(queries, history, has_names).await? else {
-        return begin(known.unwrap_or(UnresolvedPrepared::Unknown), None);
+    let names = match known == Some(UnresolvedPrepared::none()) {
+        true => None,
+        false => xa::list_prepared(queries, history, has_names).await?,
     };
-    match known {
+    // Queried after the list.
+    let end = server.start_position(queries, &Start::Now).await?;
+    let (unresolved, listed) = match (known, names) {
         // Those that were prepared before the position are among them. The others are read.
-        None => begin(UnresolvedPrepared::from_names(names), None),
-        Some(known) => {
-            // Queried after the list.
-            let end = server.start_position(queries, &Start::Now).await?;
-            begin(known, Some(PreparedList { names, end }))
-        }
-    }
+        (None, Some(names)) => (UnresolvedPrepared::from_names(names), None),
+        (Some(known), Some(names)) => (known, Some(PreparedList { names, end: end.clone() })),
+        (known, None) => (known.unwrap_or(UnresolvedPrepared::Unknown), None),
+    };
+    let read_until = match read_until {
+        Some(read_until) => server.known_part(queries, server.parse(&read_until.0)?).await?,
+        None if unresolved == UnresolvedPrepared::Unknown => server.parse(&position.0)?,
+        // What is not listed was resolved before, or it was being prepared and is committed later.
+        None => end,
+    };
+    let unresolved = UnresolvedTransactions::new(history.clone(), unresolved, listed);
+    Ok(unresolved.with_read_until(Some(read_until)).with_counted(counted))
 }
 
 /// Gives the assembler what it needs of the catalogue.

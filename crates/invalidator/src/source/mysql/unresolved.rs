@@ -12,15 +12,18 @@
 //! ```
 //!
 //! Invariants:
+//! * The commit of a transaction that is neither held nor known by name is a loss, unless it was read before, or came
+//!   before reading counted ([`counted_commits`](super::counted_commits)). So each position has with it how far the log
+//!   was read, beyond the position itself while prepared transactions hold that back.
 //! * What is saved with a position holds there: a name that is resolved behind the position is still saved with it, since a
 //!   restart reads the end of that transaction again.
-//! * If the server does not list the transactions, any whose XA PREPARE was not read may be one of them. As soon as a reader
-//!   gets a list, and has read the log up to then, only those in the list can be.
-//! * A start from the present waits for those that it cannot list. A commit that was complete at the end of the wait
-//!   came before reading counted, and before the flush after a loss. That holds for each source that reads on from
-//!   there, on the same server: another one may complete the commit later, or have another one with its GTID.
+//! * Behind a position that does not say how far the log was read, only those count that are known by name. If the
+//!   server does not list the transactions, any whose XA PREPARE was not read may be one of them.
+//! * The commits that came before reading counted are the same for each source that reads on from there, on the same
+//!   server: another one may complete a commit later, or have another one with its GTID.
 
 use super::{
+    counted_commits::CountedCommits,
     gtid::{self, GtidPosition},
     open_transaction::Gtid,
 };
@@ -43,18 +46,19 @@ pub struct UnresolvedHistory {
     is_truncated: bool,
     /// Why the server last refused to list prepared transactions; `None` if it did not.
     refusal: Option<String>,
-    /// The wait of the last start from the present; `None` if no later source needs it.
-    wait: Option<UnlistedWait>,
+    /// The last start from the present; `None` if no later source needs it.
+    present: Option<PresentStart>,
+    /// How far the log was read; `None` if that is not known.
+    read_until: Option<Position>,
 }
 
-/// A start from the present that has waited for transactions that it cannot name.
-struct UnlistedWait {
+/// A start from the present.
+struct PresentStart {
     /// The identity of the server.
     server: String,
     /// Where reading starts.
     start: Position,
-    /// The commits that were complete after the wait.
-    end: GtidPosition,
+    counted: CountedCommits,
 }
 
 /// From a position on, transactions that were prepared before it are known, or known to be unknown.
@@ -95,22 +99,31 @@ impl UnresolvedHistory {
         for start in &mut self.starts {
             start.resolved.retain(|_, from| covers(from));
         }
-        self.wait.take_if(|wait| !covers(&wait.start));
+        self.present.take_if(|present| !covers(&present.start));
     }
 
-    /// Notes that a start from the present has waited for prepared transactions. `server` is the server's identity,
-    /// `start` is where reading starts, and `end` has the commits that were complete after the wait; `None` if they are
-    /// not known, or if the transactions that are left are known by name.
-    pub fn record_wait(&mut self, server: &str, start: &Position, end: Option<GtidPosition>) {
+    /// Records a start from the present. `server` is the server's identity, `start` is where reading starts, and
+    /// `counted` has the commits that came before reading counted; `None` if they are not known.
+    pub fn record_start(&mut self, server: &str, start: &Position, counted: Option<CountedCommits>) {
         let (server, start) = (server.to_owned(), start.clone());
-        self.wait = end.map(|end| UnlistedWait { server, start, end });
+        self.present = counted.map(|counted| PresentStart { server, start, counted });
     }
 
-    /// The end of the last wait, for a source that reads `server` from `position` on; `None` if there was none. A wait
-    /// on another server, or from a later start, is forgotten.
-    pub fn waited_until(&mut self, server: &str, position: &Position) -> Option<GtidPosition> {
-        self.wait.take_if(|wait| wait.server != server || !gtid::covers(&position.0, &wait.start.0));
-        self.wait.as_ref().map(|wait| wait.end.clone())
+    /// The commits that came before reading counted, for a source that reads `server` from `position` on; `None` if
+    /// they are not known. A start on another server, or a later one, is forgotten.
+    pub fn counted(&mut self, server: &str, position: &Position) -> Option<CountedCommits> {
+        self.present.take_if(|present| present.server != server || !gtid::covers(&position.0, &present.start.0));
+        self.present.as_ref().map(|present| present.counted.clone())
+    }
+
+    /// How far the log was read; `None` if that is not known.
+    pub fn read_until(&self) -> Option<&Position> {
+        self.read_until.as_ref()
+    }
+
+    /// The log was read up to here; `None` if that is not known.
+    pub fn set_read_until(&mut self, read_until: Option<Position>) {
+        self.read_until = read_until;
     }
 
     /// Notes whether the server lists prepared transactions: why it refuses to, or `None`. Returns whether that is a refusal
@@ -150,8 +163,10 @@ pub struct UnresolvedTransactions {
     unresolved: UnresolvedPrepared,
     /// What the server listed when reading began; `None` if it did not, or if the log has been read up to then.
     listed: Option<PreparedList>,
-    /// Commits that this has came before reading counted; `None` if none did.
-    counted_from: Option<GtidPosition>,
+    /// Where an earlier source had read up to; `None` if that is not known.
+    read_until: Option<GtidPosition>,
+    /// `None` if none came before reading counted.
+    counted: Option<CountedCommits>,
 }
 
 impl UnresolvedTransactions {
@@ -161,23 +176,39 @@ impl UnresolvedTransactions {
         unresolved: UnresolvedPrepared,
         listed: Option<PreparedList>,
     ) -> UnresolvedTransactions {
-        UnresolvedTransactions { history, unresolved, listed, counted_from: None }
+        UnresolvedTransactions { history, unresolved, listed, read_until: None, counted: None }
     }
 
-    /// A start from the present has waited for transactions that it cannot name, until the log ended here.
-    pub fn counted_from(self, end: Option<GtidPosition>) -> UnresolvedTransactions {
-        UnresolvedTransactions { counted_from: end, ..self }
+    /// The log was read up to here before.
+    pub fn with_read_until(self, read_until: Option<GtidPosition>) -> UnresolvedTransactions {
+        UnresolvedTransactions { read_until, ..self }
+    }
+
+    /// These commits came before reading counted.
+    pub fn with_counted(self, counted: Option<CountedCommits>) -> UnresolvedTransactions {
+        UnresolvedTransactions { counted, ..self }
+    }
+
+    /// Where an earlier source had read up to; `None` if that is not known.
+    pub fn read_until(&self) -> Option<Position> {
+        self.read_until.as_ref().map(|position| Position(position.to_string()))
+    }
+
+    /// The log is `read` up to there, for the positions that are saved from now on.
+    pub fn record_read_until(&self, read: &GtidPosition) {
+        let Some(mut read_until) = self.read_until.clone() else { return };
+        read_until.add_all(read);
+        self.history.lock().set_read_until(Some(Position(read_until.to_string())));
     }
 
     /// Whether the keys of `xid`, whose XA PREPARE was not read and which `gtid` commits after `read`, were never sent.
     pub fn may_include(&self, xid: &str, read: &GtidPosition, gtid: &Gtid) -> bool {
-        match &self.unresolved {
-            UnresolvedPrepared::Named(names) => names.contains(xid),
-            // The GTID itself: commits may complete in another order than the log has them.
-            UnresolvedPrepared::Unknown => {
-                self.counted_from.as_ref().is_none_or(|from| read.covers(from) || !gtid.is_in(from))
-            }
+        let is_named = matches!(&self.unresolved, UnresolvedPrepared::Named(names) if names.contains(xid));
+        if is_named || self.counted.as_ref().is_some_and(|counted| counted.include(xid, read, gtid)) {
+            return is_named;
         }
+        // The GTID itself: commits may complete in another order than the log has them.
+        self.read_until.as_ref().map_or(self.is_unknown(), |until| !gtid.is_between(read, until))
     }
 
     /// Those of the position up to which the log is read.
@@ -318,45 +349,78 @@ mod tests {
         assert_eq!((at(29), at(30)), (Some(Unknown), Some(named(&["old"]))));
     }
 
-    /// Under a load of short transactions each start would be a loss.
+    /// The last position was held back: a transaction that was prepared before it had ended behind it.
     #[test]
-    fn what_a_start_has_waited_for_is_no_loss() {
-        let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).counted_from(Some(read(12)));
-        assert!(!reader.may_include("any", &read(11), &gtid(12)) && reader.may_include("any", &read(12), &gtid(13)));
+    fn a_commit_of_no_list_is_a_loss_unless_it_was_read() {
+        let until =
+            |until| UnresolvedTransactions::new(history(named(&["a"])), named(&["a"]), None).with_read_until(until);
+        let reader = until(Some(read(12)));
+        let may_include = |xid, number| reader.may_include(xid, &read(number - 1), &gtid(number));
+        assert!(may_include("a", 12) && !may_include("any", 12) && may_include("any", 13));
+        assert!(reader.may_include("any", &read(11), &Gtid::Missing));
+        assert!(!until(None).may_include("any", &read(12), &gtid(13)), "where the log was read to is not known");
+    }
+
+    #[test]
+    fn where_the_log_was_read_to_only_advances() {
+        let history = history(UnresolvedPrepared::none());
+        let reader = UnresolvedTransactions::new(history.clone(), UnresolvedPrepared::none(), None);
+        reader.record_read_until(&read(30));
+        assert_eq!(history.lock().read_until(), None, "it is not known where an earlier source had read to");
+        let reader = reader.with_read_until(Some(read(12)));
+        for (until, recorded) in [(11, 12), (13, 13)] {
+            reader.record_read_until(&read(until));
+            assert_eq!(history.lock().read_until(), Some(&position(recorded)));
+        }
+    }
+
+    /// Under a load of XA transactions each start would be a loss.
+    #[test]
+    fn what_came_before_reading_counted_is_no_loss() {
+        for unresolved in [Unknown, named(&["late"])] {
+            let reader = UnresolvedTransactions::new(history(unresolved.clone()), unresolved, None);
+            let counted = CountedCommits { end: read(12), incomplete: names(&["incomplete"]) };
+            let reader = reader.with_read_until(Some(read(10))).with_counted(Some(counted));
+            let may_include = |xid, number| reader.may_include(xid, &read(number - 1), &gtid(number));
+            assert!(!may_include("any", 12) && may_include("any", 13) && may_include("incomplete", 12));
+            assert_eq!(may_include("late", 12), !reader.is_unknown(), "it was prepared at the end of the wait");
+        }
     }
 
     /// The log has it before another one that was complete. Readers saw the old rows when the cluster was flushed.
     #[test]
     fn a_commit_that_was_not_complete_at_the_end_of_the_wait_may_be_a_loss() {
         const SERVER: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
-        let of = |numbers: &str| GtidSet::parse(&format!("{SERVER}:{numbers}")).expect("a position");
+        let of =
+            |numbers: &str| GtidPosition::Mysql(GtidSet::parse(&format!("{SERVER}:{numbers}")).expect("a position"));
         let origin = (0x3e11_fa47_71ca_11e1_9e33_c80a_a942_9562_u128.to_be_bytes(), String::new());
         let gtid = |number| Gtid::Mysql { origin: origin.clone(), number };
-        let end = Some(GtidPosition::Mysql(of("1-5:7")));
-        let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).counted_from(end);
-        let may_include = |read, number| reader.may_include("any", &GtidPosition::Mysql(of(read)), &gtid(number));
+        let counted = CountedCommits { end: of("1-5:7"), incomplete: BTreeSet::new() };
+        let reader = UnresolvedTransactions::new(history(Unknown), Unknown, None).with_counted(Some(counted));
+        let may_include = |read, number| reader.may_include("any", &of(read), &gtid(number));
         assert!(!may_include("1-4", 5) && may_include("1-5", 6) && !may_include("1-6", 7) && may_include("1-7", 8));
-        assert!(reader.may_include("any", &GtidPosition::Mysql(of("1-4")), &Gtid::Missing));
+        assert!(reader.may_include("any", &of("1-4"), &Gtid::Missing));
     }
 
     /// Under a load of short transactions one loss caused the next: the source after the flush is not the one that has
     /// waited.
     #[test]
-    fn a_wait_counts_for_each_source_from_its_start_on() {
+    fn a_start_counts_for_each_source_from_there_on() {
+        let counted = CountedCommits { end: read(12), incomplete: BTreeSet::new() };
         let mut history = UnresolvedHistory::default();
-        history.record_wait("server", &position(10), Some(read(12)));
+        history.record_start("server", &position(10), Some(counted.clone()));
         for at in [10, 15] {
             history.rewind(&position(at));
-            assert_eq!(history.waited_until("server", &position(at)), Some(read(12)));
+            assert_eq!(history.counted("server", &position(at)), Some(counted.clone()));
         }
         history.rewind(&position(9));
-        assert_eq!(history.waited_until("server", &position(10)), None, "it was read from before");
-        history.record_wait("server", &position(10), Some(read(12)));
-        assert_eq!(history.waited_until("promoted", &position(10)), None, "it may complete them later");
-        assert_eq!(history.waited_until("server", &position(10)), None, "it may be a copy of that one");
-        history.record_wait("server", &position(10), Some(read(12)));
-        history.record_wait("server", &position(20), None);
-        assert_eq!(history.waited_until("server", &position(20)), None, "a later start knows the names");
+        assert_eq!(history.counted("server", &position(10)), None, "it was read from before");
+        history.record_start("server", &position(10), Some(counted.clone()));
+        assert_eq!(history.counted("promoted", &position(10)), None, "it may complete them later");
+        assert_eq!(history.counted("server", &position(10)), None, "it may be a copy of that one");
+        history.record_start("server", &position(10), Some(counted));
+        history.record_start("server", &position(20), None);
+        assert_eq!(history.counted("server", &position(20)), None, "those of a later start are not known");
     }
 
     #[test]

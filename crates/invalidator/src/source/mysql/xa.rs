@@ -6,10 +6,10 @@
 //! | XA COMMIT of a transaction that is not held, because | deletes |
 //! |---|---|
 //! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
-//! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]); its name is saved with the positions ([`unresolved`](super::unresolved)) | are lost |
+//! | it was prepared before a start from the present, and its commit was not complete when reading began to count ([`counted_commits`](super::counted_commits)) | are lost |
 //! | it was prepared before a position without such names (`--from`, a file of an earlier version), and still when reading began there ([`list_prepared`]) | are lost |
-//! | any may be one of these: the server refused to list them, or there were too many to be named | are lost |
-//! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
+//! | it may be one of these, behind such a position: the server refused to list them, or there were too many to be named | are lost |
+//! | its XA PREPARE is before the position that an earlier source had saved, which was held back by transactions that were prepared later, and that source had read the commit | were sent |
 //!
 //! One gap is left: behind a position without names a transaction that was resolved before the server was asked is taken
 //! for one of the last row, since the server does not list it any more.
@@ -71,6 +71,8 @@ pub struct PreparedTransactions {
     given_up_from: Option<(u64, GtidPosition)>,
     /// Whether some of them are not known by name.
     has_unnamed: bool,
+    /// Names of two transactions each, of which the first may be committed.
+    reused: BTreeSet<String>,
 }
 
 /// A prepared transaction.
@@ -108,8 +110,25 @@ impl PreparedTransactions {
     }
 
     /// Adds `xid` with its keys, if they can be held; everything before its XA PREPARE is at `position_before`. Returns
-    /// whether there is room for one more transaction.
+    /// whether its keys are held, unless there were too many.
+    ///
+    /// If another transaction of that name is held, its end is not in the log (`sql_log_bin=0`), so it may be
+    /// committed: both end together ([`may_be_committed`](Self::may_be_committed)).
     pub fn insert(&mut self, xid: String, keys: Option<Vec<Vec<u8>>>, position_before: GtidPosition) -> bool {
+        if self.given_up.contains(&xid) {
+            self.reused.insert(xid);
+            return false;
+        }
+        if let Some(former) = self.transactions.iter_mut().find(|former| former.xid == xid) {
+            self.reused.insert(xid);
+            self.keys -= former.keys.as_ref().map_or(0, Vec::len);
+            former.keys = former.keys.take().zip(keys).map(|(mut all, more)| {
+                all.extend(more);
+                all
+            });
+            self.keys += former.keys.as_ref().map_or(0, Vec::len);
+            return true;
+        }
         let number = self.prepared;
         self.prepared += 1;
         if self.transactions.len() < TRANSACTIONS_HELD_MAX {
@@ -128,8 +147,15 @@ impl PreparedTransactions {
         false
     }
 
+    /// Whether another transaction named `xid` was prepared before the one that is held, so that keys need deletes even
+    /// if the latter is rolled back.
+    pub fn may_be_committed(&self, xid: &str) -> bool {
+        self.reused.contains(xid)
+    }
+
     /// Removes `xid`, which is resolved.
     pub fn remove(&mut self, xid: &str) -> Resolved {
+        self.reused.remove(xid);
         if let Some(at) = self.transactions.iter().position(|transaction| transaction.xid == xid) {
             let removed = self.transactions.remove(at);
             if at == 0 {
@@ -152,8 +178,7 @@ impl PreparedTransactions {
 }
 
 /// Waits up to `wait_max` until all transactions that are prepared now are resolved. Logs those that are not, and returns
-/// them. If the start position was queried before this call, a transaction that commits after the wait was prepared after
-/// that position, unless it was returned.
+/// them. One that was being prepared may not be among them ([`counted_commits`](super::counted_commits)).
 pub async fn wait_until_resolved(
     connection: &mut MysqlConnection,
     wait_max: Duration,
@@ -216,7 +241,7 @@ pub async fn list_prepared(
 }
 
 /// Whether the server lists none of these prepared transactions any more. A transaction leaves the list when its commit
-/// is complete. If its name is prepared again at once, the gate waits for that transaction too.
+/// is complete. If its name is prepared again, and that is not read yet, the gate waits for that transaction too.
 pub async fn are_resolved(connection: &mut MysqlConnection, xids: &[String]) -> Result<bool, SourceError> {
     let listed = query_prepared(connection).await?;
     Ok(!xids.iter().any(|xid| listed.contains(xid)))
@@ -235,7 +260,10 @@ fn xid_of_row(row: &Row) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::gtid::GtidSet, *};
+    use super::{
+        super::gtid::{GtidList, GtidSet},
+        *,
+    };
 
     #[test]
     fn a_restart_begins_before_the_first_that_is_held() {
@@ -255,5 +283,47 @@ mod tests {
         }
         prepared.insert("x5".into(), None, position(5));
         assert_eq!(prepared.resume_position(), Some(&position(5)));
+    }
+
+    fn keys(keys: &[&str]) -> Vec<Vec<u8>> {
+        keys.iter().map(|key| key.as_bytes().to_vec()).collect()
+    }
+
+    /// The end of the first is not in the log. The second was held for ever, with the position, and its commit deleted
+    /// the keys of the first.
+    #[test]
+    fn transactions_of_one_name_end_together() {
+        let position =
+            |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+        let mut prepared = PreparedTransactions::default();
+        for (sequence, key) in [(1, "first"), (2, "second")] {
+            assert!(prepared.insert("x".into(), Some(keys(&[key])), position(sequence)));
+        }
+        assert_eq!(prepared.resume_position(), Some(&position(1)), "the first may be committed");
+        assert!(prepared.may_be_committed("x"));
+        assert!(matches!(prepared.remove("x"), Resolved::Held(held) if held == keys(&["first", "second"])));
+        assert_eq!((prepared.resume_position(), prepared.keys), (None, 0));
+        assert!(matches!(prepared.remove("x"), Resolved::Unread) && !prepared.may_be_committed("x"));
+    }
+
+    #[test]
+    fn one_name_of_two_transactions_is_given_up_with_either() {
+        let none = || GtidPosition::Mariadb(GtidList::default());
+        for (first, second) in [(None, Some(keys(&["second"]))), (Some(keys(&["first"])), None)] {
+            let mut prepared = PreparedTransactions::default();
+            assert!(prepared.insert("x".into(), first, none()) && prepared.insert("x".into(), second, none()));
+            assert!(matches!(prepared.remove("x"), Resolved::GivenUp));
+            assert_eq!((prepared.resume_position(), prepared.keys), (None, 0));
+        }
+        let mut prepared = PreparedTransactions::default();
+        for number in 0..TRANSACTIONS_HELD_MAX {
+            assert!(prepared.insert(format!("x{number}"), None, none()));
+        }
+        assert!(!prepared.insert("x".into(), Some(keys(&["first"])), none()), "there is no room");
+        assert!(matches!(prepared.remove("x0"), Resolved::GivenUp));
+        assert!(!prepared.insert("x".into(), Some(keys(&["second"])), none()), "the keys of the first are not known");
+        assert!(prepared.may_be_committed("x"));
+        assert!(matches!(prepared.remove("x"), Resolved::GivenUp));
+        assert!(matches!(prepared.remove("x"), Resolved::Unread));
     }
 }

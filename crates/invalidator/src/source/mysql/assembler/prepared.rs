@@ -5,7 +5,7 @@ use super::Assembler;
 use crate::{
     Position, SourceError,
     source::{
-        UnresolvedPrepared,
+        PreparedState,
         mysql::{
             open_transaction::{Gtid, OpenTransaction},
             unresolved::UnresolvedTransactions,
@@ -21,9 +21,15 @@ impl Assembler {
         self.unresolved = unresolved;
     }
 
-    /// Those of them that are not resolved in what was read.
-    pub fn unresolved(&self) -> &UnresolvedPrepared {
-        self.unresolved.present()
+    /// What is known of prepared transactions, as long as nothing is read.
+    pub fn prepared_state(&self) -> PreparedState {
+        let (unresolved, read_until) = (self.unresolved.present().clone(), self.unresolved.read_until());
+        PreparedState { unresolved, read_until }
+    }
+
+    /// A restart must know how far the log is read.
+    pub fn record_read_until(&self) {
+        self.unresolved.record_read_until(&self.read_position);
     }
 
     /// Holds the keys of the open transaction, which is prepared.
@@ -33,6 +39,9 @@ impl Assembler {
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
         self.unresolved.resolve(&xid, &self.read_position);
+        // A transaction of this name that was committed before is complete, or the server had refused the name. The gate
+        // would wait for this one.
+        self.visibility_target.xids.retain(|committed| *committed != xid);
         let keys = (!open.is_given_up).then_some(open.keys);
         if !self.prepared.insert(xid, keys, before) {
             tracing::warn!(

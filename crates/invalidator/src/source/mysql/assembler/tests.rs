@@ -196,6 +196,34 @@ fn feed_until_lost(assembler: &mut Assembler, events: &[Vec<u8>]) -> Option<Sour
     events.iter().find_map(|bytes| assembler.feed(bytes, UNIX_EPOCH).err())
 }
 
+/// The log does not show how the first of them ended (`sql_log_bin=0`).
+#[test]
+fn rollback_of_a_reused_name_deletes_what_the_first_transaction_named() {
+    let mut reading = assembler(false);
+    feed_all(&mut reading, &prepare(7, b'a', "/* lookaside: first */"));
+    feed_all(&mut reading, &prepare(8, b'a', "/* lookaside: second */"));
+    feed_all(&mut reading, &prepare(9, b'b', "/* lookaside: other */"));
+    for (sequence, name) in [(10, b'b'), (11, b'a')] {
+        feed_all(&mut reading, &resolve(sequence, "ROLLBACK", name));
+    }
+    let named = ready(&mut reading).into_iter().find(|(keys, _)| !keys.is_empty());
+    assert_eq!(named.map(|(keys, _)| keys).as_deref(), Some("first second"));
+    assert_eq!(reading.resume_position().to_string(), "0-1-11");
+}
+
+/// The gate waited for the second transaction, and no delete was sent until that ended.
+#[test]
+fn the_gate_does_not_wait_for_a_name_that_is_prepared_again() {
+    let mut reading = assembler(false);
+    for (sequence, name) in [(7, b'a'), (8, b'b')] {
+        feed_all(&mut reading, &prepare(sequence, name, "/* lookaside: key */"));
+    }
+    feed_all(&mut reading, &resolve(9, "COMMIT", b'a'));
+    feed_all(&mut reading, &resolve(10, "COMMIT", b'b'));
+    feed_all(&mut reading, &prepare(11, b'a', "/* lookaside: key */"));
+    assert_eq!(reading.visibility_target().xids, ["x'62',x'',1"]);
+}
+
 /// A position is held back by the oldest transaction that is prepared. One that was prepared before that and committed
 /// after it was once taken for lost deletes by the next source.
 #[test]
@@ -284,7 +312,7 @@ fn end_that_the_log_does_not_show_is_a_loss() {
     reading.set_unresolved(unresolved(named(b"ab"), Some((b"b", 10))));
     feed_all(&mut reading, &resolve(9, "ROLLBACK", b'a'));
     assert_eq!(feed_until_lost(&mut reading, &statement_transaction(10, 0, "")), None);
-    assert_eq!(reading.unresolved(), &named(b"b"));
+    assert_eq!(reading.prepared_state().unresolved, named(b"b"));
 }
 
 /// The server refused to list prepared transactions, which was taken for an empty list.
@@ -314,6 +342,21 @@ fn commit_of_what_a_start_from_the_present_has_not_waited_for_is_a_loss() {
     feed_all(&mut assembler, &resolve(9, "ROLLBACK", b'c'));
     let lost = feed_until_lost(&mut assembler, &resolve(10, "COMMIT", b'b'));
     assert!(matches!(lost, Some(SourceError::PositionLost { .. })), "{lost:?}");
+}
+
+/// An XA PREPARE that was being executed at the start was in no list, and not read.
+#[test]
+fn commit_of_a_transaction_of_no_list_is_a_loss_unless_it_was_read_before() {
+    let position = |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+    let mut reading = assembler(false);
+    reading.set_unresolved(unresolved(UnresolvedPrepared::none(), None).with_read_until(Some(position(8))));
+    assert_eq!(feed_until_lost(&mut reading, &resolve(8, "COMMIT", b'a')), None, "another source had read it");
+    feed_all(&mut reading, &prepare(9, b'b', "/* lookaside: read */"));
+    feed_all(&mut reading, &resolve(10, "COMMIT", b'b'));
+    feed_all(&mut reading, &resolve(11, "ROLLBACK", b'c'));
+    assert_eq!(ready(&mut reading), pairs(&[("read", "0-1-10")]));
+    let lost = feed_until_lost(&mut reading, &resolve(12, "COMMIT", b'd'));
+    assert!(matches!(&lost, Some(SourceError::PositionLost { why, .. }) if why.contains("x'64'")), "{lost:?}");
 }
 
 /// The rows of an event that a newer server writes were skipped in silence.
