@@ -11,7 +11,7 @@ from both_clients import KINDS, open_client
 from direct_routers import Router, start_router_of_replicas, wait_permitted
 from etcd import Etcd
 from leases import LeaseClient
-from lookaside import AsyncClient, Client, Hedge, LookasideError
+from lookaside import AsyncClient, CacheUnavailableError, Client, Hedge, LookasideError
 from processes import connect, eventually, frozen, run_in_children, stats
 
 KEYS = [f"row:{number}" for number in range(60)]
@@ -131,6 +131,9 @@ def test_a_server_that_is_gone_fails_its_own_keys_only(direct, servers):
     assert 0 < len(found) < len(KEYS) and set(found.values()) == {1}
     assert direct.stats()["errors"] > 0
     assert direct.get_or_load_many(KEYS, lambda keys: [1] * len(keys)) == dict.fromkeys(KEYS, 1)
+    lost = next(key for key in KEYS if key not in found)
+    with pytest.raises(CacheUnavailableError, match=f"no reply from the cache: 127.0.0.1:{servers[0].port}: "):
+        direct.get(lost)
 
 
 def test_an_event_loop_reads_servers_directly(router):

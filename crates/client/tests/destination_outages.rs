@@ -6,7 +6,7 @@ use crate::fake::{
 };
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_protocol::Reply;
-use lookaside_routing::{Destination, Failure, Outcomes, TkoReason};
+use lookaside_routing::{Address, Destination, Failure, Outcomes, TkoReason};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -243,4 +243,47 @@ async fn reply_between_timeouts_prevents_tko() {
         fixture.assert_miss("END\r\nEND\r\nEND\r\n").await;
     }
     assert!(!fixture.server.is_tko());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_name_the_server_if_they_are_to() {
+    let options = || DestinationOptions { names_failures: true, ..without_tko() };
+    let address = || Address("fake:11211".into());
+    let of_server = |failure| Failure::OfServer { server: address(), failure: Box::new(failure) };
+
+    let mut fixture = Fixture::new(options());
+    let late = fixture.start_gets(&["a", "b"]).await;
+    fixture.peer().await.send("VALUE a 0 1\r\n1\r\n").await;
+    assert_eq!(await_outcomes(late).await, [value("1"), Err(of_server(Failure::TimedOut))]);
+
+    let mut fixture = Fixture::new(options());
+    let lost = fixture.start_gets(&["a"]).await;
+    fixture.peer = None;
+    assert_eq!(await_outcomes(lost).await, all(&of_server(Failure::ConnectionLost), 1));
+
+    let mut fixture = Fixture::new(options());
+    let malformed = fixture.start_gets(&["a"]).await;
+    fixture.peer().await.send("nonsense\r\n").await;
+    assert_eq!(await_outcomes(malformed).await, all(&of_server(Failure::Malformed), 1));
+
+    let fixture = Fixture::new(options());
+    fixture.network.set(Mode::Refuse);
+    assert_eq!(fixture.server.send(vec![get("a")]).await, all(&of_server(Failure::ConnectFailed), 1));
+    let tko = of_server(Failure::Tko(TkoReason::ConnectFailed));
+    assert_eq!(fixture.server.send(vec![get("a")]).await, all(&tko, 1));
+
+    let fixture = Fixture::new(options());
+    fixture.network.set(Mode::Silence);
+    assert_eq!(fixture.server.send(vec![get("a")]).await, all(&of_server(Failure::ConnectTimedOut), 1));
+
+    let fixture = Fixture::new(DestinationOptions { outstanding_requests_max: 1, ..options() });
+    let full = Failure::TooManyPending { server: address(), requests_max: 1 };
+    assert_eq!(fixture.server.send(vec![get("a"), get("b")]).await, all(&of_server(full), 2));
+
+    // The parts of a batch that are not sent have timed out in the queue.
+    let mut fixture = Fixture::new(DestinationOptions { inflight_requests_max: 1, ..options() });
+    let sent = start_send(&fixture.server, vec![get("a"), get("b")]).await;
+    fixture.peer().await.expect("get a\r\n").await;
+    let expected = [Failure::TimedOut, Failure::QueueTimedOut].map(|failure| Err(of_server(failure)));
+    assert_eq!(await_outcomes(sent).await, expected);
 }

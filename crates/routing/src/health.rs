@@ -94,6 +94,7 @@ impl Health {
                 self.mark_tko(HealthChange::SoftTko, now_ms)
             }
             Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.mark_tko(HealthChange::HardTko, now_ms),
+            Err(Failure::OfServer { failure, .. }) => self.on_outcome(&Err((**failure).clone()), now_ms),
             Err(
                 Failure::Tko(_)
                 | Failure::Busy

@@ -15,7 +15,7 @@ pub fn is_busy(error: &[u8]) -> bool {
 
 /// How a request has failed; `None` if it has not.
 pub(crate) fn error_kind(outcome: &Outcome) -> Option<ErrorKind> {
-    match outcome {
+    match outcome.as_ref().map_err(Failure::unnamed) {
         Ok(Reply::Error(ErrorReply::Server(why))) if is_busy(why) => Some(ErrorKind::Busy),
         Ok(Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown)) => Some(ErrorKind::RemoteError),
         Ok(Reply::Error(ErrorReply::Client(_))) => Some(ErrorKind::ClientError),
@@ -103,7 +103,7 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
 ///
 /// An `ErrorRoute` stands where its result does.
 fn severity(outcome: &Outcome) -> u8 {
-    match outcome {
+    match outcome.as_ref().map_err(Failure::unnamed) {
         Ok(reply) => match reply {
             Reply::Value { .. }
             | Reply::Stored
@@ -181,7 +181,7 @@ pub(crate) fn server_error(why: &'static str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TkoReason;
+    use crate::{Address, DatagramLoss, Health, HealthSettings, TkoReason};
 
     fn refused(error: Option<FailoverError>) -> Outcome {
         Err(Failure::Refused { text: "text".into(), error })
@@ -229,5 +229,39 @@ mod tests {
         let (deadline, broken) = (refused(Some(FailoverError::DeadlineExceeded)), server_error("broken"));
         assert_eq!(worse(deadline.clone(), broken.clone()), broken);
         assert_eq!(worse(broken.clone(), deadline), broken);
+    }
+
+    #[test]
+    fn a_named_failure_is_of_the_kind_that_it_is_without_its_name() {
+        let server = || Address("10.0.0.1:11211".into());
+        let refusals = [None].into_iter().chain(FailoverError::ALL.map(Some));
+        let failures = refusals.map(|error| Failure::Refused { text: "text".into(), error }).chain([
+            Failure::Tko(TkoReason::TimedOut),
+            Failure::ConnectFailed,
+            Failure::ConnectTimedOut,
+            Failure::Busy,
+            Failure::TooManyPending { server: server(), requests_max: 7 },
+            Failure::QueueTimedOut,
+            Failure::NoRoute("no pool".into()),
+            Failure::NoTree,
+            Failure::TimedOut,
+            Failure::ConnectionLost,
+            Failure::ReadFailed(server()),
+            Failure::Malformed,
+            Failure::DatagramLost { server: server(), loss: DatagramLoss::LostOrLate },
+        ]);
+        for failure in failures {
+            let named = Failure::OfServer { server: server(), failure: Box::new(failure.clone()) };
+            assert_eq!(named.to_string(), format!("10.0.0.1:11211: {failure}"));
+            assert_eq!((named.unnamed(), failure.unnamed()), (&failure, &failure));
+            assert_eq!(named.is_timeout(), failure.is_timeout(), "{failure:?}");
+            let (named, outcome) = (Err(named), Err(failure));
+            assert_eq!(error_kind(&named), error_kind(&outcome), "{outcome:?}");
+            assert_eq!(severity(&named), severity(&outcome), "{outcome:?}");
+            assert_eq!(FailoverError::of(&named), FailoverError::of(&outcome), "{outcome:?}");
+            let settings = HealthSettings { timeouts_until_tko: 1, ..HealthSettings::default() };
+            let change = |outcome| Health::new(settings).on_outcome(outcome, 0);
+            assert_eq!(change(&named), change(&outcome), "{outcome:?}");
+        }
     }
 }

@@ -131,12 +131,28 @@ pub enum Failure {
     /// A delete that failed at its server and was spooled, durably: it is replayed before the server is read again.
     /// Done for the client; not done for a route that has another server to ask.
     Spooled,
+    /// The same, with the name of the destination, for a client that shows it to its caller. Every decision looks at the
+    /// inner failure; a destination names its failures only if it is set to.
+    OfServer {
+        /// The destination.
+        server: Address,
+        /// The failure, which is not of this variant.
+        failure: Box<Failure>,
+    },
 }
 
 impl Failure {
+    /// The failure without the name of its destination.
+    pub fn unnamed(&self) -> &Failure {
+        match self {
+            Failure::OfServer { failure, .. } => failure,
+            failure => failure,
+        }
+    }
+
     /// Whether the destination has used up its time.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Failure::TimedOut | Failure::QueueTimedOut | Failure::ConnectTimedOut)
+        matches!(self.unnamed(), Failure::TimedOut | Failure::QueueTimedOut | Failure::ConnectTimedOut)
     }
 }
 
@@ -213,6 +229,7 @@ impl fmt::Display for Failure {
             Failure::Malformed => write!(f, "malformed reply from server"),
             Failure::DatagramLost { server, loss } => write!(f, "{loss} ({server})"),
             Failure::Spooled => write!(f, "delete is spooled until the server is back"),
+            Failure::OfServer { server, failure } => write!(f, "{server}: {failure}"),
         }
     }
 }

@@ -61,7 +61,8 @@ impl TcpDestination {
         let (queue, batches) = mpsc::unbounded_channel();
         let trackers = options.tko_trackers.as_ref();
         let tracker = trackers.map_or_else(Arc::default, |trackers| trackers.tracker(&address));
-        let shared = DestinationShared::new(tracker, !options.connect_eagerly, options.retired.clone());
+        let name = options.names_failures.then(|| address.clone());
+        let shared = DestinationShared::new(tracker, !options.connect_eagerly, options.retired.clone(), name);
         let DestinationOptions { outstanding_requests_max, inflight_requests_max, .. } = options;
         let driver = Driver::new(address.clone(), network, options, batches, shared.clone());
         spawn(driver.run());
@@ -108,8 +109,10 @@ impl TcpDestination {
     async fn send_queued(&self, requests: Batch) -> Outcomes {
         let count = requests.len();
         match self.queue(requests) {
-            Ok(outcomes) => outcomes.await.unwrap_or_else(|_| vec![Err(Failure::ConnectionLost); count]),
-            Err(failure) => vec![Err(failure); count],
+            Ok(outcomes) => {
+                outcomes.await.unwrap_or_else(|_| vec![Err(self.shared.name_failure(Failure::ConnectionLost)); count])
+            }
+            Err(failure) => vec![Err(self.shared.name_failure(failure)); count],
         }
     }
 
@@ -124,7 +127,7 @@ impl TcpDestination {
             outcomes.extend(part);
             if let Some(failure) = timeout {
                 self.shared.count_failure(&failure, rest.len());
-                outcomes.resize(outcomes.len() + rest.len(), Err(failure));
+                outcomes.resize(outcomes.len() + rest.len(), Err(self.shared.name_failure(failure)));
                 break;
             }
         }
@@ -164,7 +167,7 @@ impl TcpDestination {
 /// were not sent, so that they may be repeated elsewhere.
 fn common_timeout(part: &Outcomes) -> Option<Failure> {
     let is_timeout = |outcome: &Outcome| outcome.as_ref().is_err_and(Failure::is_timeout);
-    match part.last() {
+    match part.last().map(|outcome| outcome.as_ref().map_err(Failure::unnamed)) {
         Some(Err(Failure::ConnectTimedOut)) if part.iter().all(is_timeout) => Some(Failure::ConnectTimedOut),
         Some(Err(_)) if part.iter().all(is_timeout) => Some(Failure::QueueTimedOut),
         _ => None,

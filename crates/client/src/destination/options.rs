@@ -82,6 +82,10 @@ pub struct DestinationOptions {
     pub resolve_interval_ms: Option<u64>,
     /// Seed of the jitter of probes. Default 0.
     pub seed: u64,
+    /// Whether its failures name it ([`Failure::OfServer`]). Default false.
+    ///
+    /// [`Failure::OfServer`]: lookaside_routing::Failure::OfServer
+    pub names_failures: bool,
     /// What it is called in the log. Default a server.
     pub role: DestinationRole,
 }
@@ -104,6 +108,7 @@ impl Default for DestinationOptions {
             idle_interval_ms: None,
             resolve_interval_ms: Some(30_000),
             seed: 0,
+            names_failures: false,
             role: DestinationRole::Server,
         }
     }

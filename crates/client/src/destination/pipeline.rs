@@ -50,7 +50,7 @@ pub(super) struct PendingBatch {
 
 impl PendingBatch {
     pub(super) fn fail(self, failure: &Failure) {
-        let outcomes = vec![Err(failure.clone()); self.requests.len()];
+        let outcomes = vec![Err(self.permit.name_failure(failure)); self.requests.len()];
         self.permit.count_failure(failure, outcomes.len());
         drop(self.permit);
         let _ = self.reply.send(outcomes);
@@ -183,7 +183,8 @@ impl Pipeline {
                 Err(_) => Err(Failure::TimedOut),
             });
             let placeholders = placeholders.collect();
-            permit.count_failure(&Failure::TimedOut, batch.fail_unanswered(&Failure::TimedOut));
+            let named = permit.name_failure(&Failure::TimedOut);
+            permit.count_failure(&Failure::TimedOut, batch.fail_unanswered(&named));
             let outcomes = mem::replace(&mut batch.outcomes, placeholders);
             self.late += 1;
             self.late_requests += batch.requests.len();
@@ -196,7 +197,7 @@ impl Pipeline {
     pub(super) fn fail(&mut self, failure: &Failure) {
         for mut batch in self.batches.drain(..) {
             if let Some((waiter, permit)) = batch.waiter.take() {
-                permit.count_failure(failure, batch.fail_unanswered(failure));
+                permit.count_failure(failure, batch.fail_unanswered(&permit.name_failure(failure)));
                 drop(permit);
                 let _ = waiter.send(batch.outcomes);
             }

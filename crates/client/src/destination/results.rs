@@ -109,6 +109,7 @@ impl ServerResult {
             Failure::Tko(_) => Some(ServerResult::Tko),
             Failure::Busy | Failure::TooManyPending { .. } => Some(ServerResult::Busy),
             Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled => None,
+            Failure::OfServer { failure, .. } => ServerResult::of_failure(failure),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::results::{ResultCounters, ResultCounts};
 use crate::tko::TkoTracker;
-use lookaside_routing::Failure;
+use lookaside_routing::{Address, Failure};
 use lookaside_sync::{MovingAverage, SharedCounter, counters};
 use std::sync::{
     Arc,
@@ -22,6 +22,8 @@ pub(crate) struct DestinationShared {
     pub(super) results: ResultCounters,
     /// Where the results are added when the destination is dropped; `None`: nowhere.
     retired: Option<Arc<RetiredCounts>>,
+    /// The name that failures have ([`Failure::OfServer`]); `None`: they have none.
+    name: Option<Address>,
     /// Whether the first attempt to connect is over, or none is made before the first batch.
     pub(super) is_ready: watch::Sender<bool>,
     pub(super) tracker: Arc<TkoTracker>,
@@ -131,6 +133,7 @@ impl DestinationShared {
         tracker: Arc<TkoTracker>,
         is_ready: bool,
         retired: Option<Arc<RetiredCounts>>,
+        name: Option<Address>,
     ) -> Arc<DestinationShared> {
         Arc::new(DestinationShared {
             outstanding: AtomicUsize::new(0),
@@ -140,6 +143,7 @@ impl DestinationShared {
             latency_us: MovingAverage::default(),
             results: ResultCounters::default(),
             retired,
+            name,
             is_ready: watch::Sender::new(is_ready),
             tracker,
             counters: DestinationCounters::default(),
@@ -154,6 +158,14 @@ impl DestinationShared {
 
     pub(super) fn set_connection(&self, state: ConnectionState) {
         self.connection.store(state as u8, Relaxed);
+    }
+
+    /// The failure as its caller gets it.
+    pub(super) fn name_failure(&self, failure: Failure) -> Failure {
+        match &self.name {
+            Some(server) => Failure::OfServer { server: server.clone(), failure: Box::new(failure) },
+            None => failure,
+        }
     }
 
     /// Counts requests that have failed, and a failure in a row for each that the server is to blame for.
@@ -231,6 +243,11 @@ impl Permit {
     /// Counts the failure of some of them.
     pub(super) fn count_failure(&self, failure: &Failure, requests: usize) {
         self.shared.count_failure(failure, requests);
+    }
+
+    /// The failure as its caller gets it.
+    pub(super) fn name_failure(&self, failure: &Failure) -> Failure {
+        self.shared.name_failure(failure.clone())
     }
 }
 

@@ -205,6 +205,7 @@ impl DirectRouteBuilder {
         };
         let follows_named_routers = routers.is_empty();
         let known = if follows_named_routers { first_routers } else { routers };
+        let options = DestinationOptions { names_failures: true, ..options };
         let routers_network = routers_network.unwrap_or_else(|| network.clone());
         let routers = Arc::new(Routers::new_or_none(&known, routers_network, &options));
         let tko_trackers = TkoTrackers::new();

@@ -201,6 +201,7 @@ impl fmt::Debug for Routers {
 /// Whether another router may be sent the request after this outcome.
 fn may_repeat(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     match outcome {
+        Err(Failure::OfServer { failure, .. }) => may_repeat(request, &Err((**failure).clone())),
         Ok(_) | Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled) => false,
         Err(
             Failure::Tko(_)
@@ -217,5 +218,40 @@ fn may_repeat(request: &Request<Bytes>, outcome: &Outcome) -> bool {
             | Failure::Malformed
             | Failure::DatagramLost { .. },
         ) => Verb::of(&request.operation).kind() != VerbKind::Update,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_protocol::Operation;
+    use lookaside_routing::TkoReason;
+
+    #[test]
+    fn a_named_failure_is_repeated_if_it_is_without_its_name() {
+        let address = || Address("router:1".into());
+        let request = |operation| Request { key: Bytes::from_static(b"k"), operation };
+        let get = request(Operation::Get { cas: false });
+        let touch = request(Operation::Touch { exptime: 1 });
+        for (failure, of_get, of_touch) in [
+            (Failure::Tko(TkoReason::ConnectFailed), true, true),
+            (Failure::ConnectFailed, true, true),
+            (Failure::ConnectTimedOut, true, true),
+            (Failure::Busy, true, true),
+            (Failure::TooManyPending { server: address(), requests_max: 1 }, true, true),
+            (Failure::QueueTimedOut, true, true),
+            (Failure::TimedOut, true, false),
+            (Failure::ConnectionLost, true, false),
+            (Failure::ReadFailed(address()), true, false),
+            (Failure::Malformed, true, false),
+            (Failure::NoTree, false, false),
+        ] {
+            let named = Failure::OfServer { server: address(), failure: Box::new(failure.clone()) };
+            for failure in [failure, named] {
+                let outcome = Err(failure);
+                assert_eq!(may_repeat(&get, &outcome), of_get, "{outcome:?}");
+                assert_eq!(may_repeat(&touch, &outcome), of_touch, "{outcome:?}");
+            }
+        }
     }
 }

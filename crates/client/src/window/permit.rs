@@ -81,13 +81,34 @@ impl WindowPermit {
 /// Whether requests were lost, or took longer than they may, behind too many others.
 fn is_overload(failure: &Failure) -> bool {
     use Failure::{ConnectionLost, QueueTimedOut, ReadFailed, TimedOut};
-    matches!(failure, TimedOut | QueueTimedOut | ConnectionLost | ReadFailed(_))
+    matches!(failure.unnamed(), TimedOut | QueueTimedOut | ConnectionLost | ReadFailed(_))
 }
 
 impl Drop for WindowPermit {
     fn drop(&mut self) {
         if let Some(window) = self.release() {
             window.admit_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_routing::Address;
+
+    #[test]
+    fn a_named_failure_is_an_overload_if_it_is_one_without_its_name() {
+        for (failure, expected) in [
+            (Failure::TimedOut, true),
+            (Failure::QueueTimedOut, true),
+            (Failure::ConnectionLost, true),
+            (Failure::ReadFailed(Address("a:1".into())), true),
+            (Failure::Malformed, false),
+            (Failure::ConnectFailed, false),
+        ] {
+            let named = Failure::OfServer { server: Address("a:1".into()), failure: Box::new(failure.clone()) };
+            assert_eq!((is_overload(&failure), is_overload(&named)), (expected, expected), "{failure:?}");
         }
     }
 }

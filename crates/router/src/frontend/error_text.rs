@@ -46,6 +46,7 @@ pub(super) fn error_text(failure: &Failure) -> Cow<'static, str> {
         | Failure::Malformed
         | Failure::DatagramLost { .. }
         | Failure::Spooled => failure.to_string().into(),
+        Failure::OfServer { failure, .. } => error_text(failure),
     }
 }
 
@@ -72,6 +73,8 @@ mod tests {
             (Failure::Busy, "307 busy"),
         ] {
             assert_eq!(error_text(&failure), expected);
+            let named = Failure::OfServer { server: server(), failure: Box::new(failure) };
+            assert_eq!(error_text(&named), expected);
         }
     }
 }

@@ -99,6 +99,7 @@ fn must_spool(outcome: &Outcome) -> bool {
             | Failure::Malformed
             | Failure::DatagramLost { .. },
         ) => true,
+        Err(Failure::OfServer { failure, .. }) => must_spool(&Err((**failure).clone())),
     }
 }
 

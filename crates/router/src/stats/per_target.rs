@@ -69,17 +69,22 @@ fn failure_of(outcome: &Outcome) -> Option<usize> {
     match outcome {
         Ok(Reply::Error(_)) => Some(9),
         Ok(_) => None,
-        Err(failure) => Some(match failure {
-            Failure::Tko(_) => 0,
-            Failure::ConnectFailed => 1,
-            Failure::ConnectTimedOut => 2,
-            Failure::Busy | Failure::TooManyPending { .. } => 3,
-            Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } => 4,
-            Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. } => 5,
-            Failure::ConnectionLost | Failure::ReadFailed(_) => 6,
-            Failure::Malformed => 7,
-            Failure::Spooled => 8,
-        }),
+        Err(failure) => Some(index_of(failure)),
+    }
+}
+
+fn index_of(failure: &Failure) -> usize {
+    match failure {
+        Failure::Tko(_) => 0,
+        Failure::ConnectFailed => 1,
+        Failure::ConnectTimedOut => 2,
+        Failure::Busy | Failure::TooManyPending { .. } => 3,
+        Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } => 4,
+        Failure::TimedOut | Failure::QueueTimedOut | Failure::DatagramLost { .. } => 5,
+        Failure::ConnectionLost | Failure::ReadFailed(_) => 6,
+        Failure::Malformed => 7,
+        Failure::Spooled => 8,
+        Failure::OfServer { failure, .. } => index_of(failure),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 
 fn permit(requests: usize) -> Permit {
-    DestinationShared::new(Arc::default(), true, None).acquire(requests).0
+    DestinationShared::new(Arc::default(), true, None, None).acquire(requests).0
 }
 
 fn get(key: &str) -> Request<Bytes> {

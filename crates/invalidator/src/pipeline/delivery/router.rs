@@ -357,5 +357,6 @@ pub(super) fn reason(failure: &Failure) -> &'static str {
         Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled => {
             "not a failure of a connection"
         }
+        Failure::OfServer { failure, .. } => reason(failure),
     }
 }

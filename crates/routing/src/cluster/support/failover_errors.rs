@@ -27,6 +27,7 @@ impl FailoverError {
     /// The kind of failure of an outcome; `None` if it is not a failure.
     pub(crate) fn of(outcome: &Outcome) -> Option<FailoverError> {
         match outcome {
+            Err(Failure::OfServer { failure, .. }) => FailoverError::of(&Err((**failure).clone())),
             Ok(Reply::Error(ErrorReply::Server(why))) if is_busy(why) => Some(FailoverError::Busy),
             Ok(Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown)) => Some(FailoverError::RemoteError),
             Ok(_) => None,
