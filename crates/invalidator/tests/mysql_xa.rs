@@ -233,6 +233,33 @@ async fn end_outside_of_the_log_of_what_was_prepared_before_the_first_process_is
     }
 }
 
+/// The server lists the name again, so that the list does not show the end.
+#[tokio::test]
+async fn end_outside_of_the_log_is_a_loss_if_another_transaction_of_the_name_is_prepared() {
+    for kind in kinds() {
+        for is_read_meanwhile in [false, true] {
+            let server = kind.start(&[]).await;
+            server.client().await.run(TABLES).await;
+            prepare(&server, "name").await;
+            let state = StateDirectory::new(&server);
+            let first = state.start(OnPositionLost::Stop);
+            first.wait_running().await;
+            let reading = match is_read_meanwhile {
+                true => Some(first),
+                false => {
+                    first.stop().await;
+                    None
+                }
+            };
+            server.client().await.run("SET sql_log_bin = 0; XA COMMIT 'name'").await;
+            prepare(&server, "name").await;
+            let reading = reading.unwrap_or_else(|| state.start(OnPositionLost::Stop));
+            let why = reading.wait_lost().await;
+            assert!(why.contains("another one of this name"), "{kind:?}, {is_read_meanwhile}: {why}");
+        }
+    }
+}
+
 /// As an earlier version has saved it: the server's list counts, as it did there.
 #[tokio::test]
 async fn position_without_names_is_read_from() {

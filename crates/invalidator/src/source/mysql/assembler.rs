@@ -226,7 +226,7 @@ impl Assembler {
             }
             EventData::Xid => self.commit_open(time_s, received_at)?,
             EventData::XaPrepare { is_committed: true, .. } => self.commit_open(time_s, received_at)?,
-            EventData::XaPrepare { xid, is_committed: false } => self.prepare_open(xid),
+            EventData::XaPrepare { xid, is_committed: false } => self.prepare_open(xid)?,
             EventData::Rotate { file, offset } => {
                 self.end_file(time_s, received_at)?;
                 self.end = LogEnd {

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! start from the present -> XA RECOVER -> unresolved ---- saved position: unresolved there ----> next reader
-//!                                           |  XA ROLLBACK, or XA PREPARE of a later one: resolved from there on
-//!                                           |  XA COMMIT: a loss
+//!                                           |  XA ROLLBACK, or its XA PREPARE: resolved from there on
+//!                                           |  XA COMMIT, or XA PREPARE of another one of the name: a loss
 //!                                           |  neither in the log, nor listed by the server: a loss
 //! ```
 //!
@@ -209,6 +209,17 @@ impl UnresolvedTransactions {
         }
         // The GTID itself: commits may complete in another order than the log has them.
         self.read_until.as_ref().map_or(self.is_unknown(), |until| !gtid.is_between(read, until))
+    }
+
+    /// Whether the XA PREPARE `gtid` of `xid`, which is read after `read`, is that of another transaction of this name than
+    /// the one that is unresolved: then that one has ended, and the log does not show how. What an earlier source had read,
+    /// or what was prepared until the transactions were listed, is the same one.
+    pub fn is_prepared_again(&self, xid: &str, read: &GtidPosition, gtid: &Gtid) -> bool {
+        let UnresolvedPrepared::Named(names) = &self.unresolved else { return false };
+        let is_after = |end: &GtidPosition| !gtid.is_between(read, end);
+        names.contains(xid)
+            && self.read_until.as_ref().is_some_and(is_after)
+            && self.counted.as_ref().is_none_or(|counted| is_after(&counted.end))
     }
 
     /// Those of the position up to which the log is read.

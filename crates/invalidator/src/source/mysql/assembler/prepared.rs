@@ -33,8 +33,15 @@ impl Assembler {
     }
 
     /// Holds the keys of the open transaction, which is prepared.
-    pub(super) fn prepare_open(&mut self, xid: String) {
-        let Some(open) = self.open.take() else { return };
+    pub(super) fn prepare_open(&mut self, xid: String) -> Result<(), SourceError> {
+        let Some(gtid) = self.open.as_ref().map(|open| &open.gtid) else { return Ok(()) };
+        if self.unresolved.is_prepared_again(&xid, &self.read_position, gtid) {
+            self.report_lost(format!(
+                "XA transaction {xid} was prepared before reading began and has ended, and the log does not show how: \
+                 another one of this name is prepared. The keys that it named are not known"
+            ))?;
+        }
+        let Some(open) = self.open.take() else { return Ok(()) };
         let before = self.read_position.clone();
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
@@ -49,6 +56,7 @@ impl Assembler {
                  count as lost deletes (--on-position-lost)"
             );
         }
+        Ok(())
     }
 
     /// Emits the keys of a prepared transaction, which is committed.

@@ -8,6 +8,7 @@ use crate::{
         Anomalies, UnresolvedPrepared,
         mysql::{
             catalogue::{Declared, tests::declared},
+            counted_commits::CountedCommits,
             gtid::{GtidList, GtidPosition},
             options::MysqlOptions,
             unresolved::{PreparedList, UnresolvedTransactions},
@@ -357,6 +358,36 @@ fn commit_of_a_transaction_of_no_list_is_a_loss_unless_it_was_read_before() {
     assert_eq!(ready(&mut reading), pairs(&[("read", "0-1-10")]));
     let lost = feed_until_lost(&mut reading, &resolve(12, "COMMIT", b'd'));
     assert!(matches!(&lost, Some(SourceError::PositionLost { why, .. }) if why.contains("x'64'")), "{lost:?}");
+}
+
+/// It had been ended with `sql_log_bin=0`, and was forgotten when another transaction of its name was prepared.
+#[test]
+fn name_that_is_prepared_again_shows_an_end_that_is_not_in_the_log() {
+    let position = |sequence| GtidPosition::Mariadb(GtidList::parse(&format!("0-1-{sequence}")).expect("a position"));
+    let start = |counted: Option<u64>| {
+        let counted = counted.map(|end| CountedCommits { end: position(end), incomplete: BTreeSet::new() });
+        let known = unresolved(named(b"a"), None).with_read_until(Some(position(8)));
+        let mut reading = assembler(false);
+        reading.set_unresolved(known.with_counted(counted));
+        reading
+    };
+    let again = |sequence| prepare(sequence, b'a', "/* lookaside: again */");
+    for (sequence, counted, is_lost) in [(8, None, false), (9, None, true), (10, Some(10), false), (11, Some(10), true)]
+    {
+        let mut reading = start(counted);
+        feed_all(&mut reading, &prepare(7, b'b', "/* lookaside: other */"));
+        let lost = feed_until_lost(&mut reading, &again(sequence));
+        let is_named = |why: &String| why.contains("x'61'") && why.contains("another one");
+        let is_found = matches!(&lost, Some(SourceError::PositionLost { why, .. }) if is_named(why));
+        assert_eq!((lost.is_some(), is_found), (is_lost, is_lost), "{sequence}, {counted:?}: {lost:?}");
+        if !is_lost {
+            feed_all(&mut reading, &resolve(12, "COMMIT", b'a'));
+            assert_eq!(ready(&mut reading).len(), 1, "its keys were read");
+        }
+    }
+    let mut ended = start(None);
+    feed_all(&mut ended, &resolve(9, "ROLLBACK", b'a'));
+    feed_all(&mut ended, &again(10));
 }
 
 /// The rows of an event that a newer server writes were skipped in silence.
