@@ -217,8 +217,8 @@ and so do some of 1,000: compare the figures for 10,000.
 |---|---|---|---|---|---|---|
 {memory}
 
-Ours needs more for a connection than the other two: each is a task that holds the state of a batch (3.8 kB). That
-does not include buffers, however large the last reply was: a connection borrows them from a pool while it is active.
+Ours needs more for a connection than the other two: each is a task that holds the state of a batch. That does not
+include buffers, however large the last reply was: a connection borrows them from a pool while it is active.
 
 ## Time
 
