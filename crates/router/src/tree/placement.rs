@@ -6,7 +6,8 @@
 //! placement cannot differ from the routing of a request, and no route has to describe itself a second time.
 //!
 //! **Keys as a server lists them.** Most routes leave a key as it is, so the key on a server can pass the tree again.
-//! Some store it under other names (`RouteConfig::changes_keys`): such a key is also given to each pool by itself.
+//! Some store it under other names (`RouteConfig::changes_keys`): such a key is also given to the routes below these. To no
+//! other one: a key that is not changed passes the whole tree, whose routes decide where it is placed and where not.
 //!
 //! A route that depends on time or rates decides by the clock of the moment. If it refuses a delete for its rate, the
 //! place is unknown, and so the caller's delete must fail.
@@ -17,7 +18,7 @@ use lookaside_client::tree::HostInfo;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
     Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Handle, Outcome, Outcomes, Route, as_delete,
+    Failure, Outcome, Outcomes, Route, as_delete,
 };
 use lookaside_sync::Mutex;
 use std::collections::BTreeSet;
@@ -42,8 +43,8 @@ pub(crate) struct Place {
 /// The places of every key under one configuration.
 pub(crate) struct Placement {
     root: Arc<dyn Route>,
-    /// Each route over the servers of a pool, if some route changes keys; else empty.
-    pools: Vec<Arc<dyn Route>>,
+    /// The children of routes that change keys.
+    of_changed_keys: Vec<Arc<dyn Route>>,
     record: Record,
     /// Counts the batches that would continue in the background. It has none.
     background: Background,
@@ -72,16 +73,12 @@ impl Placement {
         let mut leaves = RecordingLeaves {
             config,
             record: Record::default(),
-            pools: Vec::new(),
-            are_keys_changed: false,
+            of_changed_keys: Vec::new(),
             background: background.clone(),
         };
         let root: Arc<dyn Route> = Arc::new(config.configuration().build(&mut leaves));
-        let RecordingLeaves { record, mut pools, are_keys_changed, .. } = leaves;
-        if !are_keys_changed {
-            pools.clear();
-        }
-        Placement { root, pools, record, background, recording: Mutex::default() }
+        let RecordingLeaves { record, of_changed_keys, .. } = leaves;
+        Placement { root, of_changed_keys, record, background, recording: Mutex::default() }
     }
 
     /// The places of the key of `request`, a delete or an update as a client sent it; none if the configuration cannot
@@ -115,8 +112,8 @@ impl Placement {
     /// The deletes that reach the stored key `key`.
     fn recorded<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = Recorded> + 'a {
         let everywhere = Bytes::from([EVERY_TREE, key].concat());
-        let pools = self.pools.iter().map(move |pool| (pool, key.clone()));
-        std::iter::once((&self.root, everywhere)).chain(pools).map(|(route, key)| {
+        let of_changed_keys = self.of_changed_keys.iter().map(move |route| (route, key.clone()));
+        std::iter::once((&self.root, everywhere)).chain(of_changed_keys).map(|(route, key)| {
             let delete = Request { key, operation: Operation::Delete { hold_off_ms: 0 } };
             self.record_delete(route, delete, &Context::default())
         })
@@ -160,8 +157,7 @@ type Record = Arc<Mutex<Vec<Place>>>;
 struct RecordingLeaves<'a> {
     config: &'a RouterConfig,
     record: Record,
-    pools: Vec<Arc<dyn Route>>,
-    are_keys_changed: bool,
+    of_changed_keys: Vec<Arc<dyn Route>>,
     background: Background,
 }
 
@@ -170,15 +166,12 @@ impl Destinations for RecordingLeaves<'_> {
         Arc::new(RecordingLeaf { server: address.clone(), settings: *settings, record: self.record.clone() })
     }
 
-    fn change_keys(&mut self) {
-        self.are_keys_changed = true;
-    }
-
-    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        if handle.pool().is_some() {
-            self.pools.push(route.clone());
+    fn change_keys(&mut self, children: &[Arc<dyn Route>]) {
+        for child in children {
+            if !self.of_changed_keys.iter().any(|other| Arc::ptr_eq(other, child)) {
+                self.of_changed_keys.push(child.clone());
+            }
         }
-        route
     }
 
     /// The host's; nothing runs in the background.
@@ -308,6 +301,31 @@ mod tests {
         assert!(is_at(&placement, "a:1", "k") && is_at(&placement, "b:1", "k"));
         assert!(is_at(&placement, server, "x:k:y"));
         assert!(!is_at(&placement, if server == "c:1" { "d:1" } else { "c:1" }, "x:k:y"));
+    }
+
+    /// One route that changes keys made every key count as placed at each server of the other ones: copies that had moved
+    /// were not purged, and were read again after a change back.
+    #[test]
+    fn keys_that_no_route_changes_are_placed_where_their_deletes_go() {
+        let placement = placement(
+            r#"{
+                "pools": { "A": { "servers": ["a:1", "b:1"] }, "C": { "servers": ["c:1"] }, "D": { "servers": ["d:1"] } },
+                "named_handles": { "changing": { "type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|D" } },
+                "route": { "type": "PrefixSelectorRoute", "wildcard": "NullRoute", "policies": {
+                    "d": { "type": "HashRoute", "children": ["changing", "changing"] },
+                    "c": "PoolRoute|C",
+                    "h": { "type": "HashRoute", "children": "Pool|A" }
+                } }
+            }"#,
+        );
+        let servers = ["a:1", "b:1", "c:1", "d:1"];
+        for key in ["c1", "h1", "h2", "h3", "h4", "h5"] {
+            let [(of_delete, _)] = &places(&placement, key)[..] else { panic!("{key} has one place") };
+            let placed: Vec<_> = servers.into_iter().filter(|server| is_at(&placement, server, key)).collect();
+            // Below the route that changes keys any key may have been stored.
+            assert_eq!(placed, [of_delete.as_str(), "d:1"], "{key}");
+        }
+        assert_eq!(placement.of_changed_keys.len(), 1, "the handle counts once");
     }
 
     /// All named handles are built. Once such a route in one of them made every stored key be looked for in each pool by

@@ -41,8 +41,11 @@ pub trait Destinations {
 
     /// Called for every place in the trees of a route that changes keys
     /// ([`RouteConfig::changes_keys`](crate::RouteConfig::changes_keys)), or of a named handle with such routes; not for
-    /// handles that no tree refers to. By default does nothing.
-    fn change_keys(&mut self) {}
+    /// handles that no tree refers to. `children` are the routes to which such a route passes the keys that it has changed.
+    /// By default does nothing.
+    fn change_keys(&mut self, children: &[Arc<dyn Route>]) {
+        let _ = children;
+    }
 
     /// The route in place of `route`, which `handle` describes: by default `route` itself; a wrapper to trace or
     /// measure requests.
@@ -62,6 +65,8 @@ pub(super) struct Builder<'a> {
     /// By the index of the handle, and whether it was built for a prefix only.
     named: BTreeMap<(usize, bool), NamedRoute>,
     scope: BuildScope,
+    /// The children, as far as they are built, of the route that is being built; `None` if it changes no keys.
+    children: Option<Vec<Arc<dyn Route>>>,
     /// See [`TreeBuilder::key_prefix`].
     key_prefix: Option<Box<[u8]>>,
 }
@@ -71,8 +76,8 @@ struct NamedRoute {
     route: Arc<dyn Route>,
     /// As [`BuildScope::filling`].
     filling: Option<bool>,
-    /// As [`BuildScope::changes_keys`].
-    changes_keys: bool,
+    /// As [`BuildScope::of_changed_keys`].
+    of_changed_keys: Vec<Arc<dyn Route>>,
 }
 
 /// Where the route is that is being built: in a tree, or in a named handle, which may have many places in the trees, or
@@ -85,8 +90,8 @@ struct BuildScope {
     /// Whether every route of the named handle above those that store elsewhere what a read has found passes reads on;
     /// `None` if it has none of these.
     filling: Option<bool>,
-    /// Whether a route of the named handle changes keys.
-    changes_keys: bool,
+    /// The children of the named handle's routes that change keys.
+    of_changed_keys: Vec<Arc<dyn Route>>,
 }
 
 impl<'a> Builder<'a> {
@@ -101,6 +106,7 @@ impl<'a> Builder<'a> {
             handles,
             named: BTreeMap::new(),
             scope: BuildScope::default(),
+            children: None,
             key_prefix: None,
         }
     }
@@ -116,12 +122,12 @@ impl<'a> Builder<'a> {
     }
 
     fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
-        let NamedRoute { route, filling, changes_keys } = self.named_route(at);
+        let NamedRoute { route, filling, of_changed_keys } = self.named_route(at);
         if let Some(is_passed_to) = filling {
             self.note_filling(is_passed_to);
         }
-        if changes_keys {
-            self.note_key_change();
+        if !of_changed_keys.is_empty() {
+            self.note_key_change(of_changed_keys);
         }
         route
     }
@@ -135,8 +141,8 @@ impl<'a> Builder<'a> {
         let above = mem::replace(&mut self.scope, BuildScope { is_in_named: true, ..BuildScope::default() });
         let handles = self.handles;
         let route = self.build(&handles[at].1);
-        let BuildScope { filling, changes_keys, .. } = mem::replace(&mut self.scope, above);
-        let named = NamedRoute { route, filling, changes_keys };
+        let BuildScope { filling, of_changed_keys, .. } = mem::replace(&mut self.scope, above);
+        let named = NamedRoute { route, filling, of_changed_keys };
         self.named.insert(key, named.clone());
         named
     }
@@ -151,11 +157,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Notes a route that changes keys, or a named handle with such routes.
-    fn note_key_change(&mut self) {
-        match self.scope.is_in_named {
-            true => self.scope.changes_keys = true,
-            false => self.destinations.change_keys(),
+    /// Notes the children of a route that changes keys, or of such routes in a named handle.
+    fn note_key_change(&mut self, children: Vec<Arc<dyn Route>>) {
+        if !self.scope.is_in_named {
+            return self.destinations.change_keys(&children);
+        }
+        // A handle may refer to another one many times, and that one again.
+        let noted = &mut self.scope.of_changed_keys;
+        for child in children {
+            if !noted.iter().any(|other| Arc::ptr_eq(other, &child)) {
+                noted.push(child);
+            }
         }
     }
 
@@ -189,17 +201,17 @@ impl<'a> Builder<'a> {
         let leaf = DestinationRoute::new(destination.clone(), pool.keep_routing_prefix);
         Arc::new(leaf.with_clock(self.environment.clock.clone()).with_shadow_limit(shadow_limit.clone()))
     }
-}
 
-impl TreeBuilder for Builder<'_> {
-    fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
+    fn build_handle(&mut self, handle: &Handle) -> Arc<dyn Route> {
         let route = match handle {
             Handle::Named(at) => return self.build_named(*at),
-            // Below it keys may begin with anything.
             Handle::Route(config) if config.changes_keys() => {
-                self.note_key_change();
+                // Below it keys may begin with anything.
                 let key_prefix = self.key_prefix.take();
+                self.children = Some(Vec::new());
                 let route = self.build_route(&**config);
+                let children = self.children.take().unwrap_or_default();
+                self.note_key_change(children);
                 self.key_prefix = key_prefix;
                 route
             }
@@ -210,6 +222,18 @@ impl TreeBuilder for Builder<'_> {
             }
         };
         self.destinations.wrap_route(handle, route)
+    }
+}
+
+impl TreeBuilder for Builder<'_> {
+    fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
+        let siblings = self.children.take();
+        let route = self.build_handle(handle);
+        self.children = siblings.map(|mut siblings| {
+            siblings.push(route.clone());
+            siblings
+        });
+        route
     }
 
     fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>> {
