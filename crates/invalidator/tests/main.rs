@@ -28,6 +28,7 @@ mod mysql_settings;
 mod mysql_source;
 mod mysql_text;
 mod mysql_xa;
+mod mysql_xa_in_flight;
 mod pending_deletes;
 mod pipeline;
 mod postgres_coverage;
