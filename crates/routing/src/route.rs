@@ -131,8 +131,8 @@ pub enum Failure {
     /// A delete that failed at its server and was spooled, durably: it is replayed before the server is read again.
     /// Done for the client; not done for a route that has another server to ask.
     Spooled,
-    /// The same, with the name of the destination, for a client that shows it to its caller. Every decision looks at the
-    /// inner failure; a destination names its failures only if it is set to.
+    /// One of the others, with the name of its destination, for a client that shows it to its caller. Every decision looks
+    /// at the inner failure; a destination names its failures only if it is set to.
     OfServer {
         /// The destination.
         server: Address,

@@ -163,10 +163,10 @@ impl<'a> Builder<'a> {
             return self.destinations.change_keys(&children);
         }
         // A handle may refer to another one many times, and that one again.
-        let noted = &mut self.scope.of_changed_keys;
+        let recorded = &mut self.scope.of_changed_keys;
         for child in children {
-            if !noted.iter().any(|other| Arc::ptr_eq(other, &child)) {
-                noted.push(child);
+            if !recorded.iter().any(|other| Arc::ptr_eq(other, &child)) {
+                recorded.push(child);
             }
         }
     }
