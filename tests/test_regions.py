@@ -210,11 +210,10 @@ def test_a_start_that_was_killed_while_it_created_the_database_is_repeated():
         arguments = ("--database", "postgres", "--clusters", "1", "--servers", "1")
         command = [PROGRAMS / "lookaside", "up", "--json", "--port", str(base), "--state-dir", folder / "region"]
         with (folder / "killed.log").open("w") as log:
-            killed = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+            killed = subprocess.Popen([*command, *arguments], stdout=log, stderr=log, start_new_session=True)
         eventually(lambda: list(home.glob("data*/PG_VERSION")), "initdb has begun", 60)
-        listed = subprocess.run(["ps", "--ppid", str(killed.pid), "-o", "pid="], capture_output=True, text=True)
-        for pid in (killed.pid, *map(int, listed.stdout.split())):
-            os.kill(pid, signal.SIGKILL)
+        # With initdb, and with the server that initdb has started: it would go on to write what the next start removes.
+        os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
         up = Up(folder, *arguments, ports=PORTS_OF_SEVERAL)
         try:

@@ -174,10 +174,10 @@ fn find_programs() -> Result<(PathBuf, PathBuf)> {
 async fn install(installer: &Path, plan: &DatabasePlan, account: Option<Account>) -> Result<String> {
     let home = plan.server_dir();
     let (data, password_file) = (home.join("data"), home.join("password"));
+    remove_unfinished(&home)?;
     if data.join("PG_VERSION").is_file() {
         return fs::read_to_string(&password_file).with_context(|| format!("cannot read {}", password_file.display()));
     }
-    remove_unfinished(&home)?;
     let unfinished = home.join(format!("{UNFINISHED_PREFIX}{}", std::process::id()));
     let password = programs::random_password()?;
     fs::write(&password_file, "")?;
@@ -208,8 +208,8 @@ async fn install(installer: &Path, plan: &DatabasePlan, account: Option<Account>
     Ok(password)
 }
 
-/// Removes what an earlier start has left that was killed. An `initdb` that outlives it may still write there; this
-/// start uses another name.
+/// Removes what earlier starts have left that were killed. An `initdb` that outlives its start may still write there:
+/// this start uses another name, and what is written after the removal is removed by the next start.
 fn remove_unfinished(home: &Path) -> Result<()> {
     for entry in fs::read_dir(home).with_context(|| format!("cannot list {}", home.display()))? {
         let entry = entry?;
