@@ -4,6 +4,7 @@ Two or three routers, each other's peers, in front of servers that join, leave, 
 and deletes their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
 """
 
+import json
 import re
 import select
 import socket
@@ -216,6 +217,34 @@ def test_misplaced_copies_are_removed_and_the_old_configuration_is_released(regi
         assert not misplaced, f"{server.name} has copies that it does not own"
         client.close()
     region.traffic.check()
+
+
+SUFFIXED = {"type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|main"}
+PREFIXED = {"type": "ModifyKeyRoute", "ensure_key_prefix": "x:", "target": "PoolRoute|main"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("PoolRoute|main", SUFFIXED), (PREFIXED, "PoolRoute|main")], ids=["suffix", "prefix"]
+)
+def test_a_route_that_changes_keys_comes_or_goes_and_that_is_taken_back(region, first, second):
+    """The servers stayed, and so did the copies under the former names: deletes reached them only when they were read
+    again."""
+    region.traffic.stop()
+    client, hits = connect(region.routers[0].port), []
+    for route in (first, second, first):
+        region.text = json.dumps(json.loads(region.text) | {"route": route})
+        for router in region.routers:
+            router.configure(region.text)
+        region.wait_in_force()
+        region.wait_steady()
+        hits.append(len(client.get_many(KEYS)))
+        # The rows change while the second one is in force.
+        if route == first:
+            client.set_many(dict.fromkeys(KEYS, b"1"))
+        else:
+            client.delete_many(KEYS)
+    client.close()
+    assert hits[1:] == [0, 0], f"hits in each configuration: {hits}"
 
 
 def test_a_new_configuration_waits_for_its_servers_and_peers(region):

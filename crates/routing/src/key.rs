@@ -119,7 +119,7 @@ fn prefix_bytes_behind_slash(rest: &[u8]) -> usize {
 }
 
 #[inline]
-fn up_to_hash_stop(key: &[u8]) -> &[u8] {
+pub(crate) fn up_to_hash_stop(key: &[u8]) -> &[u8] {
     match may_have_hash_stop(key) {
         true => find_hash_stop(key),
         false => key,

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
+    Failure, LeasedKeys, Outcomes, Pool, Protocol, Route, RouteConfig, Security, Serving, Slot, Verb,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Destinations for DirectLeaves<'_> {
         self.is_for_routers_only |= !is_passed_to;
     }
 
-    fn change_keys(&mut self, _: &[Arc<dyn Route>]) {
+    fn change_keys(&mut self, _: &Arc<dyn RouteConfig>) {
         self.are_keys_changed = true;
     }
 

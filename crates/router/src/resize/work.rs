@@ -275,8 +275,7 @@ async fn remove_misplaced(
     let server = &purge.server;
     let former = Placement::of(config);
     let kept: Vec<Placement> = kept.iter().map(|config| Placement::of(config)).collect();
-    let is_misplaced =
-        |key: &Bytes| former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key));
+    let is_misplaced = |stored: &Bytes| former.misplaces(server, stored, &kept);
     let purged = purge_server(network, server, &is_misplaced, limits, &status.purges).await;
     status.lease_voids_refused.add(matches!(purged, Err(PurgeError::LeasesHold)).into());
     match &purged {

@@ -116,8 +116,8 @@ impl CoveredPlaces {
 
     /// Whether a stored key may be copied from its owner under the configuration `former` to its owner under the one
     /// that is read. In the order of deletes its places change only once under the configurations that a router may
-    /// read by, and between these two: from places with the former owner to places without it. And no delete at the
-    /// former owner is left in the background when those at the new one are sent.
+    /// read by, and between these two: from places with the former owner to places without it, of the same keys of
+    /// clients. And no delete at the former owner is left in the background when those at the new one are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
         let others = self.others.iter().map(|(placement, covered)| (placement, Some(covered)));
         let mut configs: Vec<(&Placement, Option<&CoveredConfig>)> = others.collect();
@@ -131,11 +131,13 @@ impl CoveredPlaces {
         let change = sequence.iter().position(|places| places.servers != sequence[0].servers);
         let (Some(change), Some(former_at)) = (change, former_at) else { return false };
         let (before, after) = sequence.split_at(change);
+        let all_have = |places: &StoredPlaces, owner| places.servers.values().all(|servers| servers.contains(owner));
+        let any_has = |places: &StoredPlaces, owner| places.servers.values().any(|servers| servers.contains(owner));
         (former_at < change && Some(change) <= reads_at)
-            && before.iter().all(|places| places.is_awaited && places.servers.contains(former_owner))
+            && before[0].servers.keys().eq(after[0].servers.keys())
+            && before.iter().all(|places| places.is_awaited && all_have(places, former_owner))
             && after.iter().all(|places| {
-                let StoredPlaces { servers, .. } = places;
-                *servers == after[0].servers && servers.contains(owner) && !servers.contains(former_owner)
+                places.servers == after[0].servers && all_have(places, owner) && !any_has(places, former_owner)
             })
     }
 }

@@ -6,8 +6,16 @@
 //! placement cannot differ from the routing of a request, and no route has to describe itself a second time.
 //!
 //! **Keys as a server lists them.** Most routes leave a key as it is, so the key on a server can pass the tree again.
-//! Some store it under other names (`RouteConfig::changes_keys`): such a key is also given to the routes below these. To no
-//! other one: a key that is not changed passes the whole tree, whose routes decide where it is placed and where not.
+//! Some store it under other names (`RouteConfig::changes_keys`), and tell which keys may have become it; each of these
+//! passes the tree, too, and counts if its delete reaches the server under the listed name:
+//! ```text
+//!   listed at S: hot:1::3      hot:1::3 -- tree --> hot:1::3, hot:1::3::1, ... at other servers     no
+//!                              hot:1    -- tree --> hot:1, hot:1::1, ..., hot:1::3 at S              yes
+//! ```
+//! A copy is owed deletes of each of these keys: another configuration keeps it if it brings all of them to the copy.
+//!
+//! Some routes keep copies that no delete reaches (`TreeBuilder::store_undeleted`). A key that is found at no place of
+//! its deletes is looked for below these routes.
 //!
 //! A route that depends on time or rates decides by the clock of the moment. If it refuses a delete for its rate, the
 //! place is unknown, and so the caller's delete must fail.
@@ -15,13 +23,13 @@
 use crate::config::router_config::RouterConfig;
 use bytes::Bytes;
 use lookaside_client::tree::HostInfo;
-use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Outcome, Outcomes, Route, as_delete,
+    Failure, Outcome, Outcomes, Route, RouteConfig, as_delete,
 };
 use lookaside_sync::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,6 +38,10 @@ use std::time::Duration;
 
 /// The prefix by which a delete reaches every tree, whatever their prefixes.
 const EVERY_TREE: &[u8] = b"/*/*/";
+
+/// From how many keys of clients a stored key may come. Three routes that replace prefixes, each below the one before,
+/// make about forty of one.
+const CLIENT_KEYS_MAX: usize = 1_000;
 
 /// A server, and the delete that removes a key there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +55,10 @@ pub(crate) struct Place {
 /// The places of every key under one configuration.
 pub(crate) struct Placement {
     root: Arc<dyn Route>,
-    /// The children of routes that change keys.
-    of_changed_keys: Vec<Arc<dyn Route>>,
+    /// The routes that change keys.
+    key_changes: Vec<Arc<dyn RouteConfig>>,
+    /// The routes whose copies no delete reaches.
+    undeleted: Vec<Arc<dyn Route>>,
     record: Record,
     /// Counts the batches that would continue in the background. It has none.
     background: Background,
@@ -52,12 +66,18 @@ pub(crate) struct Placement {
     recording: Mutex<()>,
 }
 
-/// The servers that may hold a key under one configuration.
+/// The servers that may hold a stored key under one configuration.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StoredPlaces {
-    pub(crate) servers: BTreeSet<Address>,
-    /// Deletes of the key are acknowledged only when all of them have replied.
+    /// For each key of clients that is stored under this name, the servers that its deletes reach; if there is none, for
+    /// `None` those that no delete reaches.
+    pub(crate) servers: BTreeMap<Option<Bytes>, BTreeSet<Address>>,
+    /// Deletes of these keys are acknowledged only when all servers have replied.
     pub(crate) is_awaited: bool,
 }
+
+/// There are more keys than [`CLIENT_KEYS_MAX`] that a stored key may come from.
+struct TooManyKeys;
 
 /// What a tree does with a delete.
 struct Recorded {
@@ -73,12 +93,13 @@ impl Placement {
         let mut leaves = RecordingLeaves {
             config,
             record: Record::default(),
-            of_changed_keys: Vec::new(),
+            key_changes: Vec::new(),
+            undeleted: Vec::new(),
             background: background.clone(),
         };
         let root: Arc<dyn Route> = Arc::new(config.configuration().build(&mut leaves));
-        let RecordingLeaves { record, of_changed_keys, .. } = leaves;
-        Placement { root, of_changed_keys, record, background, recording: Mutex::default() }
+        let RecordingLeaves { record, key_changes, undeleted, .. } = leaves;
+        Placement { root, key_changes, undeleted, record, background, recording: Mutex::default() }
     }
 
     /// The places of the key of `request`, a delete or an update as a client sent it; none if the configuration cannot
@@ -93,30 +114,95 @@ impl Placement {
         }
     }
 
-    /// Whether the configuration places the stored key `key` at `server`.
-    pub(crate) fn places_at(&self, server: &Address, key: &Bytes) -> bool {
-        self.recorded(key).any(|recorded| recorded.is_at(server, key))
+    /// Whether a copy of `stored` at `server`, which this configuration placed there, misses deletes under the
+    /// configurations `kept`: those of a key of clients under which this one stored it.
+    pub(crate) fn misplaces(&self, server: &Address, stored: &Bytes, kept: &[Placement]) -> bool {
+        let Ok(keys) = self.client_keys_at(server, stored) else { return true };
+        if keys.is_empty() {
+            let is_at = |placement: &Placement| placement.holds_undeleted(server, stored);
+            return is_at(self) && !kept.iter().any(is_at);
+        }
+        keys.iter().any(|key| !kept.iter().any(|placement| placement.reaches(key, server, stored)))
     }
 
-    /// The servers at which it places the stored key `key`.
-    pub(crate) fn stored_places(&self, key: &Bytes) -> StoredPlaces {
-        let mut places = StoredPlaces { servers: BTreeSet::new(), is_awaited: true };
-        for recorded in self.recorded(key) {
-            places.is_awaited &= recorded.is_awaited;
-            let of_key = recorded.places.into_iter().filter(|place| place.delete.key == *key);
-            places.servers.extend(of_key.map(|place| place.server));
+    /// The servers at which it places the stored key `stored`; none if that may come from too many keys of clients.
+    pub(crate) fn stored_places(&self, stored: &Bytes) -> StoredPlaces {
+        let mut places = StoredPlaces { servers: BTreeMap::new(), is_awaited: true };
+        for key in self.client_keys(stored).unwrap_or_default() {
+            let recorded = self.record_deletes(&key, stored);
+            let is_awaited = recorded.iter().all(|recorded| recorded.is_awaited);
+            let servers: BTreeSet<Address> =
+                recorded.into_iter().flat_map(|recorded| recorded.into_servers_of(stored)).collect();
+            if !servers.is_empty() {
+                places.is_awaited &= is_awaited;
+                places.servers.insert(Some(key), servers);
+            }
+        }
+        if places.servers.is_empty() {
+            let undeleted = self.record_undeleted(stored);
+            places.is_awaited = undeleted.iter().all(|recorded| recorded.is_awaited);
+            let servers = undeleted.into_iter().flat_map(|recorded| recorded.into_servers_of(stored)).collect();
+            places.servers.insert(None, servers);
         }
         places
     }
 
-    /// The deletes that reach the stored key `key`.
-    fn recorded<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = Recorded> + 'a {
+    /// The keys of clients whose deletes reach `stored` at `server`.
+    fn client_keys_at(&self, server: &Address, stored: &Bytes) -> Result<Vec<Bytes>, TooManyKeys> {
+        let mut keys = self.client_keys(stored)?;
+        keys.retain(|key| self.reaches(key, server, stored));
+        Ok(keys)
+    }
+
+    /// The keys of clients that the routes may have changed to `stored`, and `stored` itself. Deletes show which of them
+    /// they do change to that.
+    fn client_keys(&self, stored: &Bytes) -> Result<Vec<Bytes>, TooManyKeys> {
+        let mut keys = vec![stored.clone()];
+        let mut added = 0..1;
+        // No route is below itself: a key passes each once at most.
+        for _ in &self.key_changes {
+            for at in added.clone() {
+                let changed = keys[at].clone();
+                let before = self.key_changes.iter().flat_map(|route| route.keys_changed_to(&changed));
+                for key in before.filter(|key| !key.is_empty()) {
+                    if !keys.contains(&key) {
+                        keys.push(key);
+                    }
+                }
+                if keys.len() > CLIENT_KEYS_MAX {
+                    return Err(TooManyKeys);
+                }
+            }
+            added = added.end..keys.len();
+        }
+        Ok(keys)
+    }
+
+    /// Whether a delete of the client's key `key` reaches `stored` at `server`.
+    fn reaches(&self, key: &Bytes, server: &Address, stored: &Bytes) -> bool {
+        self.record_deletes(key, stored).iter().any(|recorded| recorded.is_at(server, stored))
+    }
+
+    fn holds_undeleted(&self, server: &Address, stored: &Bytes) -> bool {
+        self.record_undeleted(stored).iter().any(|recorded| recorded.is_at(server, stored))
+    }
+
+    /// The deletes of a client's key that may be stored as `stored`.
+    fn record_deletes(&self, key: &Bytes, stored: &Bytes) -> Vec<Recorded> {
         let everywhere = Bytes::from([EVERY_TREE, key].concat());
-        let of_changed_keys = self.of_changed_keys.iter().map(move |route| (route, key.clone()));
-        std::iter::once((&self.root, everywhere)).chain(of_changed_keys).map(|(route, key)| {
-            let delete = Request { key, operation: Operation::Delete { hold_off_ms: 0 } };
-            self.record_delete(route, delete, &Context::default())
-        })
+        // Routes do not change a key to one that is too long together with its prefix.
+        let without_prefix = (EVERY_TREE.len() + stored.len() > KEY_BYTES_MAX).then(|| key.clone());
+        std::iter::once(everywhere).chain(without_prefix).map(|key| self.record_delete_of(&self.root, key)).collect()
+    }
+
+    /// The deletes of a stored key below the routes whose copies no delete of a client reaches.
+    fn record_undeleted(&self, stored: &Bytes) -> Vec<Recorded> {
+        self.undeleted.iter().map(|route| self.record_delete_of(route, stored.clone())).collect()
+    }
+
+    fn record_delete_of(&self, route: &Arc<dyn Route>, key: Bytes) -> Recorded {
+        let delete = Request { key, operation: Operation::Delete { hold_off_ms: 0 } };
+        self.record_delete(route, delete, &Context::default())
     }
 
     fn record_delete(&self, route: &Arc<dyn Route>, delete: Request<Bytes>, context: &Context) -> Recorded {
@@ -132,8 +218,12 @@ impl Placement {
 }
 
 impl Recorded {
-    fn is_at(&self, server: &Address, key: &Bytes) -> bool {
-        self.places.iter().any(|place| place.server == *server && place.delete.key == *key)
+    fn is_at(&self, server: &Address, stored: &Bytes) -> bool {
+        self.places.iter().any(|place| place.server == *server && place.delete.key == *stored)
+    }
+
+    fn into_servers_of(self, stored: &Bytes) -> impl Iterator<Item = Address> {
+        self.places.into_iter().filter(move |place| place.delete.key == *stored).map(|place| place.server)
     }
 }
 
@@ -157,7 +247,8 @@ type Record = Arc<Mutex<Vec<Place>>>;
 struct RecordingLeaves<'a> {
     config: &'a RouterConfig,
     record: Record,
-    of_changed_keys: Vec<Arc<dyn Route>>,
+    key_changes: Vec<Arc<dyn RouteConfig>>,
+    undeleted: Vec<Arc<dyn Route>>,
     background: Background,
 }
 
@@ -166,11 +257,15 @@ impl Destinations for RecordingLeaves<'_> {
         Arc::new(RecordingLeaf { server: address.clone(), settings: *settings, record: self.record.clone() })
     }
 
-    fn change_keys(&mut self, children: &[Arc<dyn Route>]) {
-        for child in children {
-            if !self.of_changed_keys.iter().any(|other| Arc::ptr_eq(other, child)) {
-                self.of_changed_keys.push(child.clone());
-            }
+    fn change_keys(&mut self, route: &Arc<dyn RouteConfig>) {
+        if !self.key_changes.iter().any(|other| **other == **route) {
+            self.key_changes.push(route.clone());
+        }
+    }
+
+    fn store_undeleted(&mut self, route: &Arc<dyn Route>) {
+        if !self.undeleted.iter().any(|other| Arc::ptr_eq(other, route)) {
+            self.undeleted.push(route.clone());
         }
     }
 
@@ -236,7 +331,11 @@ mod tests {
     }
 
     fn is_at(placement: &Placement, server: &str, key: &'static str) -> bool {
-        placement.places_at(&Address(server.into()), &Bytes::from_static(key.as_bytes()))
+        is_misplaced(placement, &[], server, key)
+    }
+
+    fn is_misplaced(former: &Placement, kept: &[Placement], server: &str, key: &'static str) -> bool {
+        former.misplaces(&Address(server.into()), &Bytes::from_static(key.as_bytes()), kept)
     }
 
     const GUTTERED: &str = r#"{
@@ -322,32 +421,139 @@ mod tests {
         for key in ["c1", "h1", "h2", "h3", "h4", "h5"] {
             let [(of_delete, _)] = &places(&placement, key)[..] else { panic!("{key} has one place") };
             let placed: Vec<_> = servers.into_iter().filter(|server| is_at(&placement, server, key)).collect();
-            // Below the route that changes keys any key may have been stored.
-            assert_eq!(placed, [of_delete.as_str(), "d:1"], "{key}");
+            assert_eq!(placed, [of_delete.as_str()], "{key}");
         }
-        assert_eq!(placement.of_changed_keys.len(), 1, "the handle counts once");
+        assert!(is_at(&placement, "d:1", "d1:y") && !is_at(&placement, "d:1", "c1:y"));
+        assert_eq!(placement.key_changes.len(), 1, "the handle counts once");
     }
 
-    /// All named handles are built. Once such a route in one of them made every stored key be looked for in each pool by
-    /// itself: a server at which no key of a client is stored counted as its place.
+    /// All named handles are built, also those that no tree refers to.
     #[test]
-    fn a_named_handle_that_no_tree_refers_to_changes_no_keys() {
-        let placed = |route: &str| {
+    fn a_handle_that_no_tree_refers_to_keeps_nothing() {
+        let is_at_l2 = |route: &str| {
             let text = r#"{
-                "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["b:1"] } },
+                "pools": { "A": { "servers": ["a:1"] }, "L2": { "servers": ["b:1"] } },
                 "named_handles": {
                     "outer": { "type": "LoggingRoute", "target": "inner" },
-                    "inner": { "type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|B" }
+                    "inner": { "type": "L1L2SizeSplitRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|L2", "threshold": 100 }
                 },
                 "route": ROUTE
             }"#;
-            let placement = placement(&text.replace("ROUTE", route));
-            ["a:1", "b:1"].map(|server| is_at(&placement, server, "k"))
+            is_at(&placement(&text.replace("ROUTE", route)), "b:1", "k|==|17")
         };
-        assert_eq!(placed(r#""PoolRoute|A""#), [true, false]);
-        // Below the handle any key may have been stored.
-        assert_eq!(placed(r#""outer""#), [false, true]);
-        assert_eq!(placed(r#"{ "type": "AllSyncRoute", "children": ["outer", "PoolRoute|A"] }"#), [true, true]);
+        assert!(!is_at_l2(r#""PoolRoute|A""#));
+        assert!(is_at_l2(r#""outer""#));
+        assert!(is_at_l2(r#"{ "type": "AllSyncRoute", "children": ["outer", "PoolRoute|A"] }"#));
+    }
+
+    const POOL: &str = r#""PoolRoute|A""#;
+    const SUFFIXED: &str = r#"{ "type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|A" }"#;
+    const PREFIXED: &str = r#"{ "type": "ModifyKeyRoute", "ensure_key_prefix": "x:", "target": "PoolRoute|A" }"#;
+    const REPLACED: &str = r#"{
+        "type": "ModifyKeyRoute", "replace_key_prefix": "v:", "ensure_key_prefix": "x:", "target": "PoolRoute|A"
+    }"#;
+    const SPLIT: &str = r#"{ "type": "PrefixSelectorRoute", "wildcard": "PoolRoute|A", "policies": {
+        "hot": { "type": "KeySplitRoute", "replicas": 4, "destination": "PoolRoute|A" }
+    } }"#;
+    const SPLIT_SHARD: &str = r#"{
+        "type": "ShardSplitRoute", "shard_splits": { "7": { "new_split_size": 3, "fanout_deletes": true } },
+        "destination": "PoolRoute|A"
+    }"#;
+    const SPLIT_AND_SUFFIXED: &str = r#"{ "type": "KeySplitRoute", "replicas": 4, "destination": {
+        "type": "ModifyKeyRoute", "set_key_suffix": ":y", "target": "PoolRoute|A"
+    } }"#;
+
+    fn routed(route: &str) -> Placement {
+        let pools = r#"{ "A": { "servers": ["a:1", "b:1", "c:1"] }, "L2": { "servers": ["a:1", "b:1", "c:1"] } }"#;
+        placement(&format!(r#"{{ "pools": {pools}, "route": {route} }}"#))
+    }
+
+    /// Every copy that one stores, at its servers.
+    fn copies(route: &str, key: &'static str) -> Vec<(String, String)> {
+        places(&routed(route), key)
+    }
+
+    /// Each pair was kept as long as the servers below such routes stayed: the copies got no deletes, and were read again
+    /// when the change was taken back.
+    #[test]
+    fn a_copy_is_misplaced_if_its_client_s_deletes_do_not_reach_it_any_more() {
+        for (former, kept, key, is_kept) in [
+            (POOL, POOL, "k", true),
+            // A client's key is stored under another name.
+            (POOL, SUFFIXED, "k", false),
+            (POOL, PREFIXED, "k", false),
+            (SUFFIXED, POOL, "k", false),
+            (PREFIXED, POOL, "k", false),
+            (SUFFIXED, PREFIXED, "k", false),
+            (SUFFIXED, SUFFIXED, "k", true),
+            (PREFIXED, PREFIXED, "k", true),
+            // Deletes of "x:k" reach it, but not those of "k", which is stored there, too.
+            (PREFIXED, POOL, "x:k", false),
+            (POOL, PREFIXED, "x:k", true),
+            (REPLACED, PREFIXED, "v:k", false),
+            (REPLACED, PREFIXED, "x:k", false),
+            (REPLACED, REPLACED, "v:k", true),
+            (PREFIXED, REPLACED, "k", true),
+            // The other copies of a split key have no owner but the route.
+            (POOL, SPLIT, "hot:1", true),
+            (SPLIT, POOL, "cold:1", true),
+            (SPLIT, SPLIT, "hot:1", true),
+            (POOL, SPLIT_SHARD, "user:7:x", true),
+            (SPLIT_SHARD, POOL, "user:8:x", true),
+            (SPLIT_SHARD, SPLIT_SHARD, "user:7:x", true),
+            (SPLIT_AND_SUFFIXED, SPLIT_AND_SUFFIXED, "k", true),
+            (SPLIT_AND_SUFFIXED, POOL, "k", false),
+        ] {
+            let copies = copies(former, key);
+            assert!(!copies.is_empty());
+            let (former, kept) = (routed(former), [routed(kept)]);
+            for (server, stored) in copies {
+                let stored: &'static str = stored.leak();
+                assert_eq!(is_misplaced(&former, &kept, &server, stored), !is_kept, "{key}: {stored} at {server}");
+            }
+        }
+        for (former, key) in [(SPLIT, "hot:1"), (SPLIT_SHARD, "user:7:x")] {
+            let without_route = [routed(POOL)];
+            let misplaced = |(server, stored): (String, String)| {
+                is_misplaced(&routed(former), &without_route, &server, stored.clone().leak()).then_some(stored)
+            };
+            let of_key: Vec<_> = copies(former, key).into_iter().map(|(_, stored)| stored).collect();
+            let misplaced: Vec<_> = copies(former, key).into_iter().filter_map(misplaced).collect();
+            assert_eq!(misplaced.len() + 1, of_key.len(), "{of_key:?}: all but the key itself");
+            assert!(of_key.len() > 2 && !misplaced.contains(&key.to_owned()), "{misplaced:?}");
+        }
+    }
+
+    /// With the prefix of all trees a changed key may be too long for its route, and without it not.
+    #[test]
+    fn long_keys_are_found_below_routes_that_change_them() {
+        for bytes in [200, 242, 243, 244, 247, 248] {
+            let key: &'static str = "k".repeat(bytes).leak();
+            for route in [SUFFIXED, PREFIXED, SPLIT_AND_SUFFIXED] {
+                for (server, stored) in copies(route, key) {
+                    assert!(is_at(&routed(route), &server, stored.leak()), "{bytes} bytes at {server}: {route}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_that_no_delete_reaches_stays_while_such_a_route_places_it_there() {
+        let l1_l2 = |l2: &str| {
+            placement(&format!(
+                r#"{{
+                    "pools": {{ "L1": {{ "servers": ["l:1"] }}, "L2": {{ "servers": [{l2}] }} }},
+                    "route": {{ "type": "L1L2SizeSplitRoute", "l1": "PoolRoute|L1", "l2": "PoolRoute|L2", "threshold": 100 }}
+                }}"#
+            ))
+        };
+        let (two, three) = (l1_l2(r#""a:1", "b:1""#), [l1_l2(r#""a:1", "b:1", "c:1""#)]);
+        let keys: Vec<&'static str> = (0..64).map(|at| &*format!("k{at}|==|{at}").leak()).collect();
+        let of_former = |key: &&'static str| if is_at(&two, "a:1", key) { "a:1" } else { "b:1" };
+        let moved = keys.iter().filter(|key| is_misplaced(&two, &three, of_former(key), key)).count();
+        assert!((10..34).contains(&moved), "{moved} of 64: a third of them");
+        assert!(keys.iter().all(|key| is_misplaced(&two, &[], of_former(key), key)));
+        assert!(keys.iter().all(|key| is_at(&two, "a:1", key) != is_at(&two, "b:1", key)));
     }
 
     #[test]

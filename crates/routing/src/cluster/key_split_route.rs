@@ -16,7 +16,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
-    key::{is_encoded, with_hashed_suffix},
+    key::{is_encoded, up_to_hash_stop, with_hashed_suffix},
     meta::restore_client_key,
     outcome::{is_error, is_miss, verb, worse},
     split::route_some,
@@ -24,6 +24,7 @@ use crate::{
 };
 use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
+use memchr::memmem;
 use std::sync::Arc;
 
 /// The maximum number of copies of a key: a delete is sent to each.
@@ -148,6 +149,14 @@ impl RouteConfig for Config {
 
     fn changes_keys(&self) -> bool {
         true
+    }
+
+    fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
+        let hashed = up_to_hash_stop(changed);
+        let Some(own_bytes) = memmem::rfind(hashed, b"::") else { return Vec::new() };
+        let is_copy = hashed[own_bytes + 2..].iter().all(u8::is_ascii_digit);
+        let own = || [&hashed[..own_bytes], &changed[hashed.len()..]].concat().into();
+        is_copy.then(own).into_iter().collect()
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

@@ -299,6 +299,9 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (l1, l2) = (tree.build(&self.l1), tree.build(&self.l2));
+        if self.settings.writes_l1_only {
+            tree.store_undeleted(&l2);
+        }
         let environment = tree.environment();
         let route = L1L2CacheRoute::new(l1.clone(), l2, self.settings, environment.background.clone());
         filled_by_router(Arc::new(route), Some(FirstChild { route: l1, is_value: is_copy }), environment)

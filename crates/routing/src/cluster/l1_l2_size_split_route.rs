@@ -421,6 +421,7 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (l1, l2, seed) = (tree.build(&self.l1), tree.build(&self.l2), tree.next_seed());
+        tree.store_undeleted(&l2);
         let environment = tree.environment();
         let (clock, background) = (environment.clock.clone(), environment.background.clone());
         Arc::new(L1L2SizeSplitRoute::new(l1, l2, self.settings, seed, clock, background))

@@ -167,6 +167,15 @@ impl RouteConfig for Config {
         true
     }
 
+    fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
+        let KeyChange { ensure_prefix, replace_prefix, suffix, .. } = &self.change;
+        let Some(ensured) = changed.strip_suffix(suffix.as_bytes()) else { return Vec::new() };
+        let Some(rest) = ensured.strip_prefix(ensure_prefix.as_bytes()) else { return Vec::new() };
+        let replaced = replace_prefix.iter().map(|prefix| [prefix.as_bytes(), rest].concat());
+        // The first one stands for all whose first bytes were overwritten.
+        [ensured.to_vec(), rest.to_vec()].into_iter().chain(replaced).map(Bytes::from).collect()
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(ModifyKeyRoute::new(tree.build(&self.target), self.change.clone()))
     }

@@ -22,7 +22,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::support::shard_splits::{SPLIT_BYTES, ShardSplit, ShardSplits, key_in_split, parse_shard_splits},
+    cluster::support::shard_splits::{
+        SPLIT_BYTES, ShardSplit, ShardSplits, key_in_split, key_of_split, parse_shard_splits,
+    },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::{Background, Clock},
     key::{is_encoded, prefix_bytes, routing_key},
@@ -177,8 +179,16 @@ impl RouteConfig for Config {
         true
     }
 
+    fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
+        key_of_split(changed).into_iter().collect()
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let destination = tree.build(&self.destination);
+        if !self.splits.all_fan_out_deletes() {
+            // Those of other hosts.
+            tree.store_undeleted(&destination);
+        }
         let environment = tree.environment();
         let (clock, background) = (environment.clock.clone(), environment.background.clone());
         Arc::new(ShardSplitRoute::new(destination, self.splits.clone(), environment.host_id, clock, background))

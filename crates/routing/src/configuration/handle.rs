@@ -8,6 +8,7 @@
 
 use super::pool::Pool;
 use crate::{Environment, KeyHash, Route};
+use bytes::Bytes;
 use std::{any::Any, fmt::Debug, sync::Arc};
 
 /// A node of the tree, described.
@@ -118,6 +119,14 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
         false
     }
 
+    /// The keys that the route may have changed to `changed`, both without routing prefixes. All of them, except that of
+    /// keys which differ only in bytes that the route overwrites one is enough; perhaps others, which it does not change
+    /// to that. By default none: the route leaves keys as they are.
+    fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
+        let _ = changed;
+        Vec::new()
+    }
+
     /// Whether a read through the route stores what it has found elsewhere. It must do so by
     /// [`Environment::filling_router`], if there is one.
     fn fills_on_reads(&self) -> bool {
@@ -164,6 +173,9 @@ pub trait TreeBuilder {
 
     /// A seed that no other route of this tree has.
     fn next_seed(&mut self) -> u64;
+
+    /// Tells that the route that is being built stores in `child` copies that no delete of a client reaches.
+    fn store_undeleted(&mut self, child: &Arc<dyn Route>);
 
     /// Builds each of `handles`, in order.
     fn build_all(&mut self, handles: &[Handle]) -> Vec<Arc<dyn Route>> {

@@ -40,11 +40,17 @@ pub trait Destinations {
     }
 
     /// Called for every place in the trees of a route that changes keys
-    /// ([`RouteConfig::changes_keys`](crate::RouteConfig::changes_keys)), or of a named handle with such routes; not for
-    /// handles that no tree refers to. `children` are the routes to which such a route passes the keys that it has changed.
-    /// By default does nothing.
-    fn change_keys(&mut self, children: &[Arc<dyn Route>]) {
-        let _ = children;
+    /// ([`RouteConfig::changes_keys`]), also in a named handle; not for handles that no tree refers to. By default does
+    /// nothing.
+    fn change_keys(&mut self, route: &Arc<dyn RouteConfig>) {
+        let _ = route;
+    }
+
+    /// Called for every place in the trees of a route whose copies no delete of a client reaches
+    /// ([`TreeBuilder::store_undeleted`]), also in a named handle; not for handles that no tree refers to. By default does
+    /// nothing.
+    fn store_undeleted(&mut self, route: &Arc<dyn Route>) {
+        let _ = route;
     }
 
     /// The route in place of `route`, which `handle` describes: by default `route` itself; a wrapper to trace or
@@ -65,8 +71,6 @@ pub(super) struct Builder<'a> {
     /// By the index of the handle, and whether it was built for a prefix only.
     named: BTreeMap<(usize, bool), NamedRoute>,
     scope: BuildScope,
-    /// The children, as far as they are built, of the route that is being built; `None` if it changes no keys.
-    children: Option<Vec<Arc<dyn Route>>>,
     /// See [`TreeBuilder::key_prefix`].
     key_prefix: Option<Box<[u8]>>,
 }
@@ -76,8 +80,10 @@ struct NamedRoute {
     route: Arc<dyn Route>,
     /// As [`BuildScope::filling`].
     filling: Option<bool>,
-    /// As [`BuildScope::of_changed_keys`].
-    of_changed_keys: Vec<Arc<dyn Route>>,
+    /// As [`BuildScope::key_changes`].
+    key_changes: Vec<Arc<dyn RouteConfig>>,
+    /// As [`BuildScope::undeleted`].
+    undeleted: Vec<Arc<dyn Route>>,
 }
 
 /// Where the route is that is being built: in a tree, or in a named handle, which may have many places in the trees, or
@@ -90,8 +96,10 @@ struct BuildScope {
     /// Whether every route of the named handle above those that store elsewhere what a read has found passes reads on;
     /// `None` if it has none of these.
     filling: Option<bool>,
-    /// The children of the named handle's routes that change keys.
-    of_changed_keys: Vec<Arc<dyn Route>>,
+    /// The routes of the named handle that change keys.
+    key_changes: Vec<Arc<dyn RouteConfig>>,
+    /// The routes of the named handle whose copies no delete reaches.
+    undeleted: Vec<Arc<dyn Route>>,
 }
 
 impl<'a> Builder<'a> {
@@ -106,7 +114,6 @@ impl<'a> Builder<'a> {
             handles,
             named: BTreeMap::new(),
             scope: BuildScope::default(),
-            children: None,
             key_prefix: None,
         }
     }
@@ -122,13 +129,12 @@ impl<'a> Builder<'a> {
     }
 
     fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
-        let NamedRoute { route, filling, of_changed_keys } = self.named_route(at);
+        let NamedRoute { route, filling, key_changes, undeleted } = self.named_route(at);
         if let Some(is_passed_to) = filling {
             self.note_filling(is_passed_to);
         }
-        if !of_changed_keys.is_empty() {
-            self.note_key_change(of_changed_keys);
-        }
+        key_changes.iter().for_each(|config| self.note_key_change(config));
+        undeleted.iter().for_each(|child| self.store_undeleted(child));
         route
     }
 
@@ -141,8 +147,8 @@ impl<'a> Builder<'a> {
         let above = mem::replace(&mut self.scope, BuildScope { is_in_named: true, ..BuildScope::default() });
         let handles = self.handles;
         let route = self.build(&handles[at].1);
-        let BuildScope { filling, of_changed_keys, .. } = mem::replace(&mut self.scope, above);
-        let named = NamedRoute { route, filling, of_changed_keys };
+        let BuildScope { filling, key_changes, undeleted, .. } = mem::replace(&mut self.scope, above);
+        let named = NamedRoute { route, filling, key_changes, undeleted };
         self.named.insert(key, named.clone());
         named
     }
@@ -157,17 +163,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Notes the children of a route that changes keys, or of such routes in a named handle.
-    fn note_key_change(&mut self, children: Vec<Arc<dyn Route>>) {
-        if !self.scope.is_in_named {
-            return self.destinations.change_keys(&children);
-        }
-        // A handle may refer to another one many times, and that one again.
-        let recorded = &mut self.scope.of_changed_keys;
-        for child in children {
-            if !recorded.iter().any(|other| Arc::ptr_eq(other, &child)) {
-                recorded.push(child);
-            }
+    /// Notes a route that changes keys.
+    fn note_key_change(&mut self, config: &Arc<dyn RouteConfig>) {
+        match self.scope.is_in_named {
+            true => add_once(&mut self.scope.key_changes, config),
+            false => self.destinations.change_keys(config),
         }
     }
 
@@ -201,17 +201,17 @@ impl<'a> Builder<'a> {
         let leaf = DestinationRoute::new(destination.clone(), pool.keep_routing_prefix);
         Arc::new(leaf.with_clock(self.environment.clock.clone()).with_shadow_limit(shadow_limit.clone()))
     }
+}
 
-    fn build_handle(&mut self, handle: &Handle) -> Arc<dyn Route> {
+impl TreeBuilder for Builder<'_> {
+    fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
         let route = match handle {
             Handle::Named(at) => return self.build_named(*at),
             Handle::Route(config) if config.changes_keys() => {
                 // Below it keys may begin with anything.
                 let key_prefix = self.key_prefix.take();
-                self.children = Some(Vec::new());
                 let route = self.build_route(&**config);
-                let children = self.children.take().unwrap_or_default();
-                self.note_key_change(children);
+                self.note_key_change(config);
                 self.key_prefix = key_prefix;
                 route
             }
@@ -223,18 +223,6 @@ impl<'a> Builder<'a> {
         };
         self.destinations.wrap_route(handle, route)
     }
-}
-
-impl TreeBuilder for Builder<'_> {
-    fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
-        let siblings = self.children.take();
-        let route = self.build_handle(handle);
-        self.children = siblings.map(|mut siblings| {
-            siblings.push(route.clone());
-            siblings
-        });
-        route
-    }
 
     fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>> {
         self.destinations.use_pool(pool);
@@ -245,6 +233,13 @@ impl TreeBuilder for Builder<'_> {
         self.key_prefix.as_deref()
     }
 
+    fn store_undeleted(&mut self, child: &Arc<dyn Route>) {
+        match self.scope.is_in_named {
+            true => add_once(&mut self.scope.undeleted, child),
+            false => self.destinations.store_undeleted(child),
+        }
+    }
+
     fn environment(&self) -> &Environment {
         &self.environment
     }
@@ -252,5 +247,12 @@ impl TreeBuilder for Builder<'_> {
     fn next_seed(&mut self) -> u64 {
         self.seeds_given += 1;
         self.environment.seed.wrapping_add(self.seeds_given)
+    }
+}
+
+/// Adds `one` to `all` unless it is there: a handle may refer to another one many times, and that one again.
+fn add_once<T: ?Sized>(all: &mut Vec<Arc<T>>, one: &Arc<T>) {
+    if !all.iter().any(|other| Arc::ptr_eq(other, one)) {
+        all.push(one.clone());
     }
 }

@@ -34,6 +34,29 @@ pub(super) struct ClusterConfiguration {
     pub(super) plain_connections: Option<PlainConnections>,
     /// The server of the region's pool of remote markers; `None` if it has none.
     pub(super) markers: Option<String>,
+    pub(super) stored_keys: StoredKeys,
+}
+
+/// Under which names servers and the gutter store keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoredKeys {
+    /// Their own.
+    Unchanged,
+    /// `row:1:x` (`ModifyKeyRoute`).
+    Suffixed,
+    /// `row:1`, `row:1::1` and `row:1::2`; each router reads one of them (`KeySplitRoute`).
+    Split,
+}
+
+impl StoredKeys {
+    /// What stands before and behind the route to servers and gutter.
+    fn around(self) -> (&'static str, &'static str) {
+        match self {
+            StoredKeys::Unchanged => ("", ""),
+            StoredKeys::Suffixed => (r#"{ "type": "ModifyKeyRoute", "set_key_suffix": ":x", "target": "#, "}"),
+            StoredKeys::Split => (r#"{ "type": "KeySplitRoute", "replicas": 3, "destination": "#, "}"),
+        }
+    }
 }
 
 impl ClusterConfiguration {
@@ -49,13 +72,16 @@ impl ClusterConfiguration {
             gutter_exptime_s: GUTTER_EXPTIME_S,
             plain_connections: plan.plain_connections,
             markers: plan.has_marker_pool.then(|| markers_host(cluster / CLUSTERS)),
+            stored_keys: StoredKeys::Unchanged,
         }
     }
 
-    /// The server that `key` is read from, unless a spare or the gutter has its place; `None` with weights.
+    /// The server that `key` is read from, unless a spare or the gutter has its place; `None` with weights, or if keys are
+    /// stored under other names.
     pub(super) fn owner(&self, key: &str) -> Option<&String> {
         let picker = KeyHash::default().picker_for(self.servers.len()).expect("any number of servers is valid");
-        self.weights.is_none().then(|| &self.servers[picker.pick(key.as_bytes())])
+        let is_known = self.weights.is_none() && self.stored_keys == StoredKeys::Unchanged;
+        is_known.then(|| &self.servers[picker.pick(key.as_bytes())])
     }
 
     /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`], and clients get
@@ -95,6 +121,7 @@ impl ClusterConfiguration {
             Some(_) => (MARKERS_START, "}"),
             None => ("", ""),
         };
+        let (keys_start, keys_end) = self.stored_keys.around();
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{
@@ -109,7 +136,7 @@ impl ClusterConfiguration {
                     }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
-                "route": {markers_start} {lease_start} {{
+                "route": {markers_start} {lease_start} {keys_start} {{
                     "type": "OperationSelectorRoute",
                     "operation_policies": {{
                         "delete": {{
@@ -126,7 +153,7 @@ impl ClusterConfiguration {
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}
-                }} {lease_end} {markers_end}
+                }} {keys_end} {lease_end} {markers_end}
             }}"#,
             servers = list(&self.servers),
             spares = list(&self.spares),

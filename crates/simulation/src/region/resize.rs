@@ -2,7 +2,7 @@
 //! other weights, and each router sees it at a moment of its own. Meanwhile servers are killed.
 
 use super::SimulatedRegion;
-use super::configuration::ClusterConfiguration;
+use super::configuration::{ClusterConfiguration, StoredKeys};
 use super::guarantee::DisabledGuarantee;
 use super::names::{RouterName, cluster_name, spares};
 use super::reconfigure::{Delivery, ROLLOUT};
@@ -20,6 +20,8 @@ const KILLED_MAX: usize = 2;
 const KILLED_MS_MAX: u64 = 3_000;
 /// One change in this many concerns the gutter.
 const GUTTER_ONE_IN: u8 = 4;
+/// One change in this many concerns the names under which keys are stored.
+const STORED_KEYS_ONE_IN: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResizedPool {
@@ -71,9 +73,12 @@ impl PoolServers {
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool, or of its gutter. They may change again within a second while servers
-    /// are killed, and the former ones may return.
+    /// Changes the servers of a cluster's pool, or of its gutter, or under which names they store keys. They may change
+    /// again within a second while servers are killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        if rng.clone().u8(0..STORED_KEYS_ONE_IN) == 0 && self.disabled == DisabledGuarantee::Nothing {
+            return self.change_stored_keys(cluster, rng).await;
+        }
         let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
         let (pool, all) = match is_gutter {
             true => (ResizedPool::Gutter, self.plan.all_gutters(cluster)),
@@ -99,6 +104,19 @@ impl SimulatedRegion {
                 }
                 self.change_servers(cluster, &former, |_| Delivery::random(rng, ROLLOUT)).await;
             }
+        }
+    }
+
+    /// Lets a cluster store keys under other names, and perhaps under their own ones again.
+    async fn change_stored_keys(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        let former = self.configuration(RouterName { cluster, index: 0 }).stored_keys;
+        let all = [StoredKeys::Unchanged, StoredKeys::Suffixed, StoredKeys::Split];
+        let changed = all[rng.usize(0..all.len())];
+        let to = |stored_keys| move |configuration: &mut ClusterConfiguration| configuration.stored_keys = stored_keys;
+        self.reconfigure(cluster, to(changed), |_| Delivery::random(rng, ROLLOUT)).await;
+        if rng.u8(0..4) > 0 {
+            tokio::time::sleep(Duration::from_millis(rng.u64(0..AWAY_MS_MAX))).await;
+            self.reconfigure(cluster, to(former), |_| Delivery::random(rng, ROLLOUT)).await;
         }
     }
 

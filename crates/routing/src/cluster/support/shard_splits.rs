@@ -71,6 +71,11 @@ impl ShardSplits {
         ShardSplits(shards.into_iter().map(|(id, split)| (id.into_bytes().into(), split)).collect())
     }
 
+    /// Whether each delete goes to all splits of its shard.
+    pub(crate) fn all_fan_out_deletes(&self) -> bool {
+        self.0.values().all(|split| split.fans_out_deletes)
+    }
+
     /// How the shard of a routing key is split, and where the shard's id ends in the key; `None` if it is not.
     pub(crate) fn of_key(&self, routing_key: &[u8]) -> Option<(usize, ShardSplit)> {
         let start = memchr(b':', routing_key)? + 1;
@@ -85,6 +90,15 @@ pub(crate) fn key_in_split(key: &Bytes, id_end: usize, split: u32) -> Bytes {
     let Some(pair) = split.checked_sub(1) else { return key.clone() };
     let letter = |number: u32| b'a' + number as u8;
     [&key[..id_end], &[letter(pair % LETTERS), letter(pair / LETTERS)], &key[id_end..]].concat().into()
+}
+
+/// The key of which `changed` may be that of a split other than 0.
+pub(crate) fn key_of_split(changed: &[u8]) -> Option<Bytes> {
+    let start = memchr(b':', changed)? + 1;
+    let letters_end = start + memchr(b':', &changed[start..])?;
+    let id_end = letters_end.checked_sub(SPLIT_BYTES).filter(|end| *end > start)?;
+    let is_split = changed[id_end..letters_end].iter().all(u8::is_ascii_lowercase);
+    is_split.then(|| [&changed[..id_end], &changed[letters_end..]].concat().into())
 }
 
 /// A hundred years: a longer migration is probably a wrong unit.
@@ -148,6 +162,10 @@ mod tests {
             assert_eq!(key(split), expected, "{split}");
         }
         let all: std::collections::BTreeSet<Bytes> = (0..SHARD_SPLITS_MAX).map(key).collect();
+        assert!((1..SHARD_SPLITS_MAX).all(|split| key_of_split(&key(split)) == Some(key(0))));
+        for key in ["user:4567:x", "user:4567aB:x", "user:aa:x", "user:4567aa", "x"] {
+            assert_eq!(key_of_split(key.as_bytes()), None, "{key}");
+        }
         assert_eq!((all.len(), SHARD_SPLITS_MAX), (677, 677));
     }
 
