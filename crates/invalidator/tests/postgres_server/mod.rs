@@ -123,11 +123,7 @@ impl Server {
     }
 
     pub fn options(&self) -> PostgresOptions {
-        PostgresOptions {
-            port: self.port,
-            password: PASSWORD.into(),
-            ..PostgresOptions::default()
-        }
+        PostgresOptions { port: self.port, password: PASSWORD.into(), ..PostgresOptions::default() }
     }
 
     pub async fn client(&self) -> Client {

@@ -12,7 +12,7 @@
 //!   listed at S: hot:1::3      hot:1::3 -- tree --> hot:1::3, hot:1::3::1, ... at other servers     no
 //!                              hot:1    -- tree --> hot:1, hot:1::1, ..., hot:1::3 at S              yes
 //! ```
-//! A copy is owed deletes of each of these keys: another configuration keeps it if it brings all of them to the copy.
+//! A copy needs the deletes of each of these keys: another configuration keeps it if it brings all of them to the copy.
 //!
 //! Some routes keep copies that no delete reaches (`TreeBuilder::store_undeleted`). A key that is found at no place of
 //! its deletes is looked for below these routes.
