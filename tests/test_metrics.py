@@ -127,12 +127,6 @@ def test_other_http_requests_are_refused(server):
         assert pieces.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_web_page_whose_name_leads_to_loopback_reads_no_metrics(server):
-    with socket.create_connection(("127.0.0.1", server.metrics_port), timeout=10) as rebound:
-        rebound.sendall(b"GET /metrics HTTP/1.1\r\nHost: example.org:%d\r\n\r\n" % server.metrics_port)
-        assert rebound.recv(100).startswith(b"HTTP/1.1 403 Forbidden\r\n")
-
-
 def test_slow_scrapers_are_disconnected_and_do_not_block_others(server):
     slow = [socket.create_connection(("127.0.0.1", server.metrics_port), timeout=20) for _ in range(20)]
     for connection in slow:

@@ -119,6 +119,32 @@ def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path)
         daemon.stop()
 
 
+def test_changes_that_name_no_key_are_counted_for_their_table(users, router, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE.replace('"user:{id}", ', ""))
+    users.prepare(rules)
+    daemon = Invalidator(users.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    names = ("table:app.users:without_key", "row_changes_without_key", "row_keys_refused", "row_changes_inexpressible")
+
+    def shown() -> tuple[str | None, ...]:
+        found = stats(daemon.port)
+        return tuple(found.get(name) for name in names)
+
+    try:
+        users.run("INSERT INTO app.users (id, email) VALUES (1, 'a')")
+        assert keys_until(router, users, "first") == ({"user_by_email:a"}, [])
+        assert shown() == (None, "0", "0", "0"), "a table without such changes is not listed"
+        users.run("INSERT INTO app.users (id) VALUES (2)")
+        users.run("INSERT INTO app.users (id, email) VALUES (3, 'two words')")
+        users.run("UPDATE app.users SET email = 'b' WHERE id = 2")
+        assert keys_until(router, users, "second") == ({"user_by_email:b"}, [])
+        assert shown() == ("2", "2", "1", "0"), "a NULL, and a key that no server accepts"
+        users.run("ALTER TABLE app.users DROP COLUMN bio")
+        eventually(lambda: shown() == ("3", "3", "1", "1"), "the ALTER, which names no row, is counted", 30)
+    finally:
+        daemon.stop()
+
+
 def test_a_refused_file_is_loaded_once_the_tables_fit(users, router, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text(RULE)

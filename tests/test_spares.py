@@ -5,6 +5,7 @@ import urllib.request
 
 import pytest
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
+from resized_region import Router, text_of
 
 
 class Spared:
@@ -85,3 +86,42 @@ def test_a_spare_takes_the_place_of_a_dead_server_and_gives_it_back(spared):
     assert all(client.get(key) is None for key in of_victim), "it was restarted, and is empty"
     assert int(stats(victim.port)["cmd_get"]) == before + len(of_victim)
     client.close()
+
+
+@pytest.fixture
+def peers(tmp_path):
+    """A server, a server that becomes its spare, and two routers that are each other's peers."""
+    started = [Server(name, tmp_path) for name in ("server", "spare")]
+    ports = [free_port(), free_port()]
+    text = text_of(started[:1])
+    try:
+        for port, peer in (ports, ports[::-1]):
+            started.append(Router(tmp_path, text, port, [peer]))
+        yield started
+    finally:
+        for process in started:
+            process.stop()
+
+
+def test_a_new_spare_serves_only_when_all_peers_send_deletes_there(peers):
+    """The other router still has the former file, which does not name the spare."""
+    server, spare, router, other = peers
+    other.kill()
+    server.kill()
+    with_spare = text_of([server], spares=[f"127.0.0.1:{spare.port}"], spare_after_ms=100)
+    router.configure(with_spare)
+    waits = "waiting_for_peers"
+    eventually(lambda: stats(router.port)["resize_state"] == waits, "it waits for the other", 20)
+    assert not router.reads_by(with_spare) and router.admin("spares") == ""
+
+    other.restart()
+    eventually(
+        lambda: router.reads_by(with_spare) and stats(router.port)["spares_in_use"] == "1", "the spare serves", 30
+    )
+    through_router, through_other, at_spare = (connect(port) for port in (router.port, other.port, spare.port))
+    assert through_router.set("key", b"old", noreply=False) and at_spare.get("key") == b"old"
+    assert not other.reads_by(with_spare)
+    through_other.delete("key", noreply=False)
+    assert at_spare.get("key") is None
+    for client in (through_router, through_other, at_spare):
+        client.close()

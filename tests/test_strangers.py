@@ -10,6 +10,7 @@ import socket
 
 import pytest
 from guarded import LOGIN, GuardedServer
+from monitor import Monitor, route_to
 from processes import PROGRAMS, Invalidator, Process, Server, answers, connect, free_port, stats
 from routers import router
 from test_invalidator_routers import Journal
@@ -109,14 +110,41 @@ def test_silent_connections_keep_no_scraper_out(tmp_path):
         assert reply.startswith(b"HTTP/1.1 200 "), reply
 
 
-def test_a_web_page_reads_no_metrics_of_a_router(tmp_path):
+@pytest.fixture
+def metrics_port(request, tmp_path):
+    """The port of the metrics of a daemon, which the test's parameter names."""
     port = free_port()
-    with router(tmp_path, {"route": "NullRoute"}, "--metrics-address", str(port)):
-        for host, expected in ((b"example.org", b"HTTP/1.1 403 "), (b"localhost", b"HTTP/1.1 200 ")):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-                reply = all_replies(connection, b"GET /metrics HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, port))
-            assert reply.startswith(expected), reply
-            assert (b"lookaside_router_" in reply) == (host == b"localhost")
+    metrics = ("--metrics-address", str(port))
+    with contextlib.ExitStack() as stack:
+        journal = Journal(tmp_path / "app.db")
+        stack.callback(journal.connection.close)
+        if request.param == "server":
+            stack.callback(Server("server", tmp_path, *metrics).stop)
+        elif request.param == "router":
+            stack.enter_context(router(tmp_path, {"route": "NullRoute"}, *metrics))
+        else:
+            cluster = request.getfixturevalue("cluster")
+            if request.param == "invalidator":
+                daemon = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path, *metrics)
+            else:
+                daemon = Monitor(journal.url, tmp_path / "state", tmp_path, route_to(cluster))
+                port = daemon.metrics_port
+            stack.callback(daemon.stop)
+        yield port
+
+
+@pytest.mark.parametrize(
+    ("metrics_port", "daemon"), [(name, name) for name in ("server", "router", "invalidator", "monitor")],
+    indirect=["metrics_port"],
+)  # fmt: skip
+def test_a_web_page_reads_no_metrics(metrics_port, daemon):
+    """A page whose own name leads to loopback is of the same origin as the port. No other port of a daemon has HTTP."""
+    for host, expected in ((b"example.org", b"HTTP/1.1 403 "), (b"localhost", b"HTTP/1.1 200 ")):
+        with socket.create_connection(("127.0.0.1", metrics_port), timeout=10) as connection:
+            sent = b"GET /metrics HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, metrics_port)
+            reply = all_replies(connection, sent)
+        assert reply.startswith(expected), reply
+        assert (f"lookaside_{daemon}_".encode() in reply) == (host == b"localhost")
 
 
 @pytest.mark.parametrize("length", [1, 7, 14])
