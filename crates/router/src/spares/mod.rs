@@ -20,9 +20,10 @@
 //! * A spare may have values from before it was a spare of this pool, when it received no deletes. So it is flushed
 //!   before it serves, unless the pool's mark shows that a router has flushed it since ([`prepare`]): another
 //!   flush would only cost hits.
-//! * A spare that a configuration removes from its pool receives no deletes from then on. So its mark is removed, and
-//!   a router that saw that configuration does not trust the mark, should the pool get the spare back, until it has
-//!   flushed the spare itself ([`trust`]).
+//! * A spare that a configuration removes from its pool receives no deletes once the former configuration is no longer
+//!   covered ([ADR 012](../../../../docs/adr/012-resize.md)). So its mark is removed, and a router that saw that
+//!   configuration does not trust the mark, should the pool get the spare back, until it has flushed the spare itself
+//!   ([`trust`]).
 //! * No spare serves a position before all threads have its tree ([`state`]): each of them must delete at the spare.
 //!
 //! * A spare that a configuration removes from its pool ceases to serve before any thread has a tree without it: the
