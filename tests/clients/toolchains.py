@@ -18,8 +18,6 @@ class Toolchain:
     command: Callable[[Path], list]
     # The form of a database's address by the kind of the database, with `{port}`.
     urls: dict[str, str]
-    # Whether the program reads through the cache.
-    reads: bool = True
 
 
 POSTGRES = "postgres:secret@127.0.0.1:{port}/app"
@@ -27,7 +25,7 @@ MARIADB = f"{USER}:{PASSWORD}@127.0.0.1:{{port}}/app"
 
 TOOLCHAINS = {
     "csharp": Toolchain(
-        [["mcs", "-r:System.Data.dll", "-out:shop.exe", "KeyNaming.cs", "Shop.cs"]],
+        [["mcs", "-r:System.Data.dll", "-out:shop.exe", "Cache.cs", "KeyNaming.cs", "Shop.cs"]],
         lambda folder: ["mono", folder / "shop.exe"],
         {
             "mariadb": f"Driver=MariaDB Unicode;Server=127.0.0.1;Port={{port}};Database=app;Uid={USER};Pwd={PASSWORD}",
@@ -35,7 +33,6 @@ TOOLCHAINS = {
             # Without a savepoint for each statement, which would count as a transaction.
             ";Protocol=7.4-1",
         },
-        reads=False,
     ),
     "go": Toolchain(
         [["go", "build", "-mod=readonly", "-buildvcs=false", "-o", "shop", "."]],
