@@ -54,7 +54,7 @@ class Audit:
 
     def execute(self, *arguments: str) -> subprocess.CompletedProcess:
         """One run, whatever its exit code."""
-        return subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=120)
+        return subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=170)
 
     def run(self, *arguments: str, code: int = 0) -> tuple[set[tuple[str, str, str]], dict[str, int]]:
         """What is wrong, as (found, cluster, key), and the counts that are not 0."""

@@ -194,7 +194,7 @@ def test_a_killed_monitor_keeps_its_counts_and_its_samples(journal, cluster, sta
     def is_saved() -> bool:
         return monitor.summary()["clusters"][0]["ages"][0]["old"] == 1
 
-    eventually(is_saved, "the count is in the state file")
+    eventually(is_saved, "the count is in the state file", 60)
     monitor.kill()
     # What is committed meanwhile is read when it is back.
     journal.commit("second")
