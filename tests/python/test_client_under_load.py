@@ -1,5 +1,5 @@
-"""Clients that read servers directly, under load, while servers die, hang and change: no call returns an old value or
-that of another key, none takes longer than it may, and nothing is left of the client."""
+"""Clients that read servers directly, under load, while servers die, restart, hang and change: no call returns an old
+value or that of another key, none takes longer than it may, and nothing is left of the client."""
 
 import asyncio
 import itertools
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from etcd import Etcd
 from lookaside import AsyncClient, Client, LookasideError
-from processes import eventually, frozen
+from processes import eventually, frozen, stats
 from test_client_direct import Router, text_of, wait_permitted
 from test_client_lifetime import resources
 
@@ -141,6 +141,12 @@ def test_no_wrong_value_no_hang_and_nothing_left(tmp_path, servers, kind):
         etcd.stop()
 
 
+def wait_changed(reads: Reads) -> None:
+    """Until each row has changed, and the delete of its key is acknowledged."""
+    floor = dict(reads.floor)
+    eventually(lambda: all(reads.floor[key] > floor[key] for key in KEYS), "rows change", seconds=30)
+
+
 def cause_faults(reads: Reads, router: Router, servers: list, etcd: Etcd) -> None:
     """Each fault lasts until some more calls have ended."""
 
@@ -151,6 +157,14 @@ def cause_faults(reads: Reads, router: Router, servers: list, etcd: Etcd) -> Non
     some_calls()
     with frozen(servers[0]):
         some_calls()
+    some_calls()
+    # One of those that the configuration names. Its keys' deletes are acknowledged although it is gone.
+    servers[0].kill()
+    wait_changed(reads)
+    some_calls()
+    servers[0].restart()
+    wait_changed(reads)
+    eventually(lambda: int(stats(servers[0].port)["get_hits"]) > 0, "it is filled and read again", seconds=30)
     etcd.put("lookaside", text_of(servers[:2]))
     some_calls()
     servers[2].kill()
