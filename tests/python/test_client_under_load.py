@@ -1,5 +1,5 @@
-"""Clients that read servers directly, under load, while servers die, restart, hang and change: no call returns an old
-value or that of another key, none takes longer than it may, and nothing is left of the client."""
+"""Clients that read servers directly, under load, while servers die, restart, hang, answer late and change: no
+call returns an old value or that of another key, none takes longer than it may, and nothing is left of the client."""
 
 import asyncio
 import itertools
@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from etcd import Etcd
+from forwarder import LateServer
 from lookaside import AsyncClient, Client, LookasideError
-from processes import eventually, frozen, stats
+from processes import Server, eventually, free_port, frozen, stats
 from test_client_direct import Router, text_of, wait_permitted
 from test_client_lifetime import resources
 
@@ -107,14 +108,18 @@ def read_in_an_event_loop(reads: Reads, cache: AsyncClient, ended: threading.Eve
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_no_wrong_value_no_hang_and_nothing_left(tmp_path, servers, kind):
+    # The package keeps a pair of sockets for the process from its first call on. The forwarder has threads and
+    # descriptors, too: they are counted before it starts, and after it has ended.
+    with Client([f"127.0.0.1:{free_port()}"]) as first:
+        assert first.get_or_load("k", lambda: 1) == 1
+    before = resources()
     etcd = Etcd(tmp_path)
-    etcd.put("lookaside", text_of(servers))
+    late = LateServer(servers[1].port)
+    etcd.put("lookaside", text_of([servers[0], late, servers[2]]))
     router = Router(tmp_path, f"etcd://127.0.0.1:{etcd.port}/lookaside")
     reads, ended = Reads(), threading.Event()
     try:
         with Client([router.address], timeout=5) as writer:
-            writer.set("k", 1)
-            before = resources()
             cache = kind([router.address], config=router.config, timeout=TIMEOUT_S)
             wait_permitted(cache)
             work = read_in_threads if kind is Client else read_in_an_event_loop
@@ -124,7 +129,7 @@ def test_no_wrong_value_no_hang_and_nothing_left(tmp_path, servers, kind):
                     threads.submit(change_rows, reads, writer, ended),
                 ]
                 try:
-                    cause_faults(reads, router, servers, etcd)
+                    cause_faults(reads, router, servers, late, etcd)
                 finally:
                     ended.set()
             for work_ended in running:
@@ -134,11 +139,12 @@ def test_no_wrong_value_no_hang_and_nothing_left(tmp_path, servers, kind):
             if kind is Client:
                 assert cache.stats()["direct.direct_reads"] > 0
                 cache.close()
-            eventually(lambda: resources() <= before, "its threads and descriptors are gone")
     finally:
         router.thaw()
         router.stop()
+        late.close()
         etcd.stop()
+    eventually(lambda: resources() <= before, "the clients' threads and descriptors are gone")
 
 
 def wait_changed(reads: Reads) -> None:
@@ -147,8 +153,14 @@ def wait_changed(reads: Reads) -> None:
     eventually(lambda: all(reads.floor[key] > floor[key] for key in KEYS), "rows change", seconds=30)
 
 
-def cause_faults(reads: Reads, router: Router, servers: list, etcd: Etcd) -> None:
-    """Each fault lasts until some more calls have ended."""
+def wait_read(server: Server) -> None:
+    """Until values have been found at a server."""
+    hits = int(stats(server.port)["get_hits"])
+    eventually(lambda: int(stats(server.port)["get_hits"]) > hits, "the server is read", seconds=30)
+
+
+def cause_faults(reads: Reads, router: Router, servers: list, late: LateServer, etcd: Etcd) -> None:
+    """Each fault lasts until some more calls have ended. The second server is behind `late`."""
 
     def some_calls() -> None:
         calls = reads.calls + 6
@@ -164,8 +176,17 @@ def cause_faults(reads: Reads, router: Router, servers: list, etcd: Etcd) -> Non
     some_calls()
     servers[0].restart()
     wait_changed(reads)
-    eventually(lambda: int(stats(servers[0].port)["get_hits"]) > 0, "it is filled and read again", seconds=30)
-    etcd.put("lookaside", text_of(servers[:2]))
+    wait_read(servers[0])
+    # In time; then at about the time at which it is given up, so that some replies find no request any more.
+    late.delay_s = 0.04
+    wait_read(servers[1])
+    some_calls()
+    late.delay_s = 0.3
+    wait_changed(reads)
+    some_calls()
+    late.delay_s = 0.0
+    wait_read(servers[1])
+    etcd.put("lookaside", text_of([servers[0], late]))
     some_calls()
     servers[2].kill()
     some_calls()
