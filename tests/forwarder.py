@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 PIECE_BYTES = 65536
 
@@ -79,6 +80,22 @@ class Forwarder:
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.switch(self.target)
+
+
+class LateServer(Forwarder):
+    """Forwards what a server replies `delay_s` seconds later."""
+
+    def __init__(self, target: int) -> None:
+        self.delay_s = 0.0
+        # What has been replied and not forwarded.
+        self.held: list[bytes] = []
+        super().__init__(target)
+
+    def change(self, piece: bytes, is_first: bool) -> bytes:
+        self.held.append(piece)
+        time.sleep(self.delay_s)
+        self.held.remove(piece)
+        return piece
 
 
 class HandshakeProxy(Forwarder):

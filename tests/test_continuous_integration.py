@@ -3,10 +3,12 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from processes import ROOT
+from tools import PYTHON_VERSIONS
 
 DATABASES = ("mysql", "mariadb", "postgres13", "postgres18")
 # Without what fetches packages.
@@ -91,3 +93,31 @@ def test_what_has_been_fetched_is_expected(machine):
         machine.add_database(database)
     tested = machine.run(".ci/run")
     assert tested.returncode == 0 and set(DATABASES) <= set(tested.stdout.split()), tested
+
+
+def test_a_python_that_the_machine_has_is_expected(machine, tmp_path):
+    """A version that was there and did not run was skipped, as one that is not there is."""
+    machine.add_program("python3.12", "")
+    (tmp_path / "pyenv" / "versions" / "3.13.0").mkdir(parents=True)
+    tested = machine.run(".ci/run", PYENV_ROOT=str(tmp_path / "pyenv"))
+    assert tested.returncode == 0 and {"python3.12", "python3.13"} <= set(tested.stdout.split()), tested
+    assert "python3.10" not in tested.stdout and "no Python 3.10:" in tested.stderr, tested
+    assert "no Python 3.12:" not in tested.stderr and "no Python 3.13:" not in tested.stderr, tested
+
+
+def test_an_expected_python_that_does_not_run_is_a_failure(tmp_path):
+    own = "{}.{}".format(*sys.version_info)
+    version = next(version for version in PYTHON_VERSIONS if version != own)
+    # An installation that was interrupted has no interpreter.
+    (tmp_path / "versions" / f"{version}.0").mkdir(parents=True)
+    environment = {"PATH": "/nowhere", "PYENV_ROOT": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    outcomes = {}
+    for expected in ("", f"python{version}"):
+        tests = ROOT / "tests/python/test_other_pythons.py"
+        command = [sys.executable, "-m", "pytest", "-q", "-rfs", "-p", "no:cacheprovider", tests, "-k", version]
+        ran = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, env=environment | {"LOOKASIDE_EXPECTED_TOOLS": expected}
+        )
+        assert f"python{version} is missing: install Python {version}" in ran.stdout, ran
+        outcomes[expected] = ran.returncode
+    assert outcomes == {"": 0, f"python{version}": 1}

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+from typing import BinaryIO
 
 from forwarder import PIECE_BYTES, Forwarder
 
@@ -61,10 +62,7 @@ class LossyServer(Forwarder):
                 command = datagram[HEADER_BYTES:]
                 reply = self.refusal
                 if not self.refuses(command):
-                    server.sendall(command)
-                    reply = reader.readline()
-                    while not reply.endswith(b"END\r\n"):
-                        reply += reader.readline()
+                    reply = self.exchange(command, server, reader)
                 middle = len(reply) // 2
                 parts = [
                     datagram[:2] + struct.pack(">HHH", number, 2, 0) + part
@@ -72,6 +70,14 @@ class LossyServer(Forwarder):
                 ]
                 for part in reversed(parts) if self.replies == "reordered" else parts:
                     self.udp.sendto(part, client)
+
+    def exchange(self, command: bytes, server: socket.socket, reader: BinaryIO) -> bytes:
+        """What the server replies to gets."""
+        server.sendall(command)
+        reply = reader.readline()
+        while not reply.endswith(b"END\r\n"):
+            reply += reader.readline()
+        return reply
 
     def close(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:

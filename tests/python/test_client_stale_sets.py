@@ -10,8 +10,8 @@ A proxy in front of the only server stops the client's requests and their replie
     fill_replied      the server has stored the value, or not
     returned          the call is over
 
-By a router, its requests are those of the client; a direct client sends the lease-get itself. The delete goes to the
-server past the proxy: the router's connection is the one that is stopped.
+By a router, its requests are those of the client; a direct client sends the lease-get itself, by TCP or UDP, and one
+with direct updates the lease-set, too. The delete goes to the server past the proxy, whose connections are stopped.
 """
 
 import itertools
@@ -19,22 +19,34 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
 
 import pytest
 from both_clients import KINDS, open_client
-from forwarder import PIECE_BYTES, Forwarder
+from forwarder import PIECE_BYTES
 from leases import HOT_MISS, LeaseClient
+from lookaside import Udp
+from lossy_server import LossyServer
 from processes import Server, connect
 from test_client_direct import Router, wait_permitted
 
 STEPS = ["lookup_sent", "lookup_replied", "before_read", "after_read", "fill_sent", "fill_replied", "returned"]
-WAYS = ["router", "direct"]
+# Each way with the options of its clients, and the counters of its lookups and its fills.
+WAYS = {
+    "router": ([], None, None),
+    "direct": (["config"], "direct.direct_reads", None),
+    "udp": (["config", "udp"], "udp.keys", None),
+    "direct_updates": (["config", "send_updates_directly"], "direct.direct_reads", "direct.direct_updates"),
+    "udp_direct_updates": (["config", "udp", "send_updates_directly"], "udp.keys", "direct.direct_updates"),
+}
+# Longer than a reply takes on a loaded machine.
+UDP_TIMEOUT_S = 20
 ACTIONS = ["delete", "update", "update_and_fill"]
 #: What the client's requests are called, by the command.
 REQUESTS = {b"lease-get": "lookup", b"lease-set": "fill", b"get": "lookup", b"set": "fill"}
 
 
-class StoppingProxy(Forwarder):
+class StoppingProxy(LossyServer):
     """Calls `reach` with the step, before a request for the key is forwarded, and before its reply is."""
 
     def __init__(self, target: int) -> None:
@@ -62,6 +74,15 @@ class StoppingProxy(Forwarder):
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
+
+    def exchange(self, command: bytes, server: socket.socket, reader: BinaryIO) -> bytes:
+        is_of_key = bool(self.key) and command.partition(b" ")[2].startswith(self.key)
+        if is_of_key:
+            self.reach("lookup_sent")
+        reply = super().exchange(command, server, reader)
+        if is_of_key:
+            self.reach("lookup_replied")
+        return reply
 
 
 class Scene:
@@ -120,14 +141,19 @@ def region(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=itertools.product(KINDS, WAYS), ids="-".join)
 def cache(request, region):
-    """A client of each kind, by the router and directly."""
+    """A client of each kind, by each way."""
     kind, way = request.param
-    _, _, router = region
-    options = {"config": router.config} if way == "direct" else {}
-    with open_client(kind, [router.address], timeout=60, **options) as cache:
-        if way == "direct":
+    _, proxy, router = region
+    options, *counters = WAYS[way]
+    values = {
+        "config": router.config,
+        "udp": Udp(port=proxy.udp_port, timeout=UDP_TIMEOUT_S),
+        "send_updates_directly": True,
+    }
+    with open_client(kind, [router.address], timeout=60, **{option: values[option] for option in options}) as cache:
+        if way != "router":
             wait_permitted(cache)
-        cache.is_direct = way == "direct"
+        cache.counters = counters
         yield cache
 
 
@@ -137,7 +163,7 @@ def test_no_value_from_before_a_change_is_cached_after_it(request, region, cache
     server, proxy, _ = region
     key = f"row:{request.node.name}".translate(str.maketrans("[]", "::"))
     scene = Scene(server, proxy, key, step, action)
-    direct_reads = cache.stats().get("direct.direct_reads", 0)
+    before = cache.stats()
     proxy.key, proxy.reach = key.encode(), scene.reach
     try:
         found = cache.get_or_load(key, scene.load)
@@ -146,8 +172,10 @@ def test_no_value_from_before_a_change_is_cached_after_it(request, region, cache
     scene.reach("returned")
     assert set(STEPS) - {"returned"} <= set(scene.reached) or step == "lookup_sent" and action == "update_and_fill"
     assert found in ("old", scene.row)
-    if cache.is_direct:
-        assert cache.stats()["direct.direct_reads"] > direct_reads, "it has read the server itself"
+    after = cache.stats()
+    for request_sent, counter in zip(("lookup_sent", "fill_sent"), cache.counters, strict=True):
+        if counter and request_sent in scene.reached:
+            assert after[counter] > before[counter], f"{request_sent} by another way"
     cached = cache.get(key, default="nothing")
     assert cached in ("nothing", scene.row), f"the row is {scene.row!r}, and {cached!r} is cached"
     assert cache.get_or_load(key, scene.load) == scene.row

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,29 +9,14 @@ from pathlib import Path
 
 import pytest
 from processes import ROOT
+from tools import PYTHON_VERSIONS, find_python, need
 
-VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 # Of the versions of tests/requirements.txt.
 PACKAGES = ("pymemcache", "pytest", "pytest-timeout")
 # What depends on the version: the module itself, its exceptions, callbacks and futures, event loops and forks.
 TESTS = ["test_client_calls.py", "test_async_client.py", "test_client_fork.py"]
 # Tests that wait for seconds, which other versions do as the first one does.
 SLOW = ["expires", "hangs", "frozen", "thousand", "process", "descriptor"]
-
-
-def find_interpreter(version: str) -> Path | None:
-    """The interpreter of a version, on the path or of pyenv; None if there is none."""
-    on_path = shutil.which(f"python{version}")
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    candidates = [Path(on_path)] if on_path else []
-    candidates += [found / "bin" / "python" for found in sorted(pyenv.glob(f"{version}.*"))]
-    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-    for candidate in candidates:
-        # One of pyenv's on the path fails if its version is not chosen.
-        asked = subprocess.run([candidate, "-c", ask], capture_output=True, text=True, check=False)
-        if asked.stdout.strip() == version:
-            return candidate
-    return None
 
 
 def find_environment(version: str, interpreter: Path) -> Path:
@@ -54,14 +38,12 @@ def find_environment(version: str, interpreter: Path) -> Path:
     return environment / "bin" / "python"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", PYTHON_VERSIONS)
 def test_the_client_runs_with(version, tmp_path):
     if version == "{}.{}".format(*sys.version_info):
         pytest.skip(f"all tests run with Python {version}")
-    interpreter = find_interpreter(version)
-    if interpreter is None:
-        pytest.skip(f"Python {version} is not installed, neither on the path nor by pyenv")
-    python = find_environment(version, interpreter)
+    need(f"python{version}")
+    python = find_environment(version, find_python(version))
     tests = [ROOT / "tests" / "python" / name for name in TESTS]
     path = os.pathsep.join(str(ROOT / folder) for folder in ("python", "tests", "tests/python"))
     command = [
