@@ -1,5 +1,6 @@
 """A database, two clusters and an invalidator between them, of which a test breaks one part after another."""
 
+import random
 import subprocess
 import threading
 import time
@@ -8,11 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from forwarder import Forwarder
+from look_aside import Reader
 from processes import PROGRAMS, Cluster, Invalidator, answers, connect, eventually
 from pymemcache.exceptions import MemcacheServerError
 from replicated import ReplicatedServer
 
 ROWS = 200
+# Rows in the order in which they are changed. It is random, so that whenever something happens, some rows have been
+# changed just before and are not changed again soon: a later delete of the same row would hide that one was lost.
+ORDER = random.Random(1).choices(range(ROWS), k=10_000)
 RECOVERY_S = 60.0
 # What the invalidator may take in all, whatever fails.
 MEMORY_BYTES_MAX = 64 << 20
@@ -38,8 +43,13 @@ class Writer(threading.Thread):
                 connection.cursor() as cursor,
             ):
                 while not self.is_stopped:
-                    cursor.execute(self.change(self.commits % ROWS))
+                    cursor.execute(self.change(ORDER[self.commits % len(ORDER)]))
                     self.commits += 1
+
+    def recent_rows(self, rows: int) -> list[int]:
+        """The row that is being changed, and those before it."""
+        commits = self.commits
+        return [ORDER[index % len(ORDER)] for index in range(commits - rows + 1, commits + 1)]
 
     def wait_for(self, commits: int) -> None:
         """Returns after that number of further commits."""
@@ -56,6 +66,8 @@ class Writer(threading.Thread):
 class Region:
     """A database, two clusters and an invalidator, with a forwarder on each link of the invalidator."""
 
+    rows = ROWS
+
     def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record, setting: str) -> None:
         """With the setting `rules` keys are named by row rules, not by statements; with `shared` positions are in a
         table of the database."""
@@ -65,6 +77,7 @@ class Region:
         self.state_dir = folder / "state"
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
+        self.readers: list[Reader] = []
         self.has_fault = False
         self.arguments: tuple[str, ...] = ()
         database.has_rules = setting == "rules"
@@ -157,12 +170,23 @@ class Region:
             )
         return time.monotonic() - start
 
+    def start_load(self) -> None:
+        """Starts commits, and a reader at each router."""
+        self.writer = Writer(self.database)
+        self.readers = [Reader(self, port) for cluster in self.clusters for port in cluster.ports]
+
+    def stop_readers(self) -> int:
+        """Returns when nothing more is filled, how many values were."""
+        for reader in self.readers:
+            reader.stop()
+        return sum(reader.fills for reader in self.readers)
+
     @contextmanager
     def fault(self, *, unaffected: tuple[int, ...] = ()):
-        """Runs the body, which injects the fault, in the middle of commits; clusters that it does not affect catch up
-        while it lasts. The caller then calls `recover`."""
+        """Runs the body, which injects the fault, in the middle of commits and reads; clusters that it does not affect
+        catch up while it lasts. The caller then calls `recover`, until which there are reads."""
         self.fill()
-        self.writer = Writer(self.database)
+        self.start_load()
         self.writer.wait_for(ROWS // 2)
         self.has_fault = True
         yield
@@ -176,14 +200,17 @@ class Region:
         start = since or time.monotonic()
         end_fault()
         self.has_fault = False
+        fills = self.stop_readers()
         recovery_s = self.wait_fresh(since=start)
         self.fill()
-        writer = Writer(self.database)
-        writer.wait_for(ROWS)
-        writer.stop()
+        self.start_load()
+        self.writer.wait_for(ROWS)
+        eventually(lambda: all(reader.fills for reader in self.readers), "each reader has filled something")
+        self.writer.stop()
+        self.stop_readers()
         self.wait_fresh()
         memory_bytes = self.invalidator.resident_bytes_max()
-        self.record(f"fresh after {recovery_s:.2f} s, {memory_bytes >> 20} MiB")
+        self.record(f"fresh after {recovery_s:.2f} s, {fills} fills, {memory_bytes >> 20} MiB")
         assert memory_bytes < MEMORY_BYTES_MAX
 
     def stop(self) -> None:
@@ -194,6 +221,7 @@ class Region:
             self.invalidator.stop()
         for link in (self.database_link, *self.links):
             link.close()
+        self.stop_readers()
 
 
 @contextmanager
