@@ -19,6 +19,8 @@ ROWS = 200
 # changed just before and are not changed again soon: a later delete of the same row would hide that one was lost.
 ORDER = random.Random(1).choices(range(ROWS), k=10_000)
 RECOVERY_S = 60.0
+# How long clusters that a fault does not affect may take after the last commit. Most take less than half a second.
+UNAFFECTED_S = 5.0
 # What the invalidator may take in all, whatever fails.
 MEMORY_BYTES_MAX = 64 << 20
 
@@ -158,7 +160,9 @@ class Region:
             ]
         return found
 
-    def wait_fresh(self, clusters: list[Cluster] | None = None, since: float | None = None) -> float:
+    def wait_fresh(
+        self, clusters: list[Cluster] | None = None, since: float | None = None, limit_s: float = RECOVERY_S
+    ) -> float:
         """Returns when no cache holds an older value than the database, the seconds since then or since a moment."""
         start = since or time.monotonic()
         versions = self.versions()
@@ -166,7 +170,7 @@ class Region:
             eventually(
                 lambda cluster=cluster: not self.stale(cluster, versions),
                 f"{cluster.name} is as new as the database",
-                RECOVERY_S,
+                limit_s,
             )
         return time.monotonic() - start
 
@@ -192,7 +196,9 @@ class Region:
         yield
         self.writer.stop()
         if unaffected:
-            self.wait_fresh([self.clusters[index] for index in unaffected])
+            clusters = [self.clusters[index] for index in unaffected]
+            unaffected_s = self.wait_fresh(clusters, limit_s=UNAFFECTED_S)
+            self.record(f"unaffected clusters fresh after {unaffected_s:.2f} s")
 
     def recover(self, end_fault=lambda: None, since: float | None = None) -> None:
         """Ends the fault, waits until all caches are fresh, and checks that commits are still followed in little

@@ -68,11 +68,18 @@ def test_killed_invalidator(region):
 @SETTINGS
 def test_killed_invalidator_while_a_cluster_is_down(region):
     """The cluster's position stays behind the other's. PostgreSQL's slot does not: the rest is in the spool."""
+
+    def is_running() -> bool:
+        port = region.invalidator.port
+        return answers(port) and stats(port)["cluster:one:state"] == "running"
+
     with region.fault(unaffected=(0,)):
         region.clusters[1].router.kill()
         region.writer.wait_for(ROWS)
         region.invalidator.kill()
         region.invalidator.start()
+        # With a shared state it is a standby at first: it never saw the lock of the killed one held.
+        region.invalidator.wait_ready(is_running, 60)
         region.writer.wait_for(ROWS // 2)
     region.recover(lambda: region.restart_router(1))
 
