@@ -129,9 +129,16 @@ class Region:
     def fill(self) -> None:
         """Stores the newest version of each row in each cluster."""
         values = {f"row:{row}": str(version) for row, version in self.versions().items()}
+
+        def is_filled(cluster: Cluster) -> bool:
+            # A router whose server is slow at this moment answers with an error.
+            with suppress(MemcacheServerError):
+                # A delete that has just arrived refuses to be followed by `add`, not by `set`.
+                return cluster.client().set_many(values) == []
+            return False
+
         for cluster in self.clusters:
-            # A delete that has just arrived refuses to be followed by `add`, not by `set`.
-            assert cluster.client().set_many(values) == []
+            eventually(lambda cluster=cluster: is_filled(cluster), f"{cluster.name} is filled", RECOVERY_S)
 
     def versions(self) -> dict[int, int]:
         """The versions of all rows in the database."""
