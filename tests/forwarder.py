@@ -46,7 +46,7 @@ class Forwarder:
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):
                 self.is_open.wait()
-                destination.sendall(self.change(piece, is_first) if is_from_server else piece)
+                destination.sendall(self.change(piece, is_first) if is_from_server else self.change_request(piece))
                 is_first = False
         for end in (source, destination):
             with contextlib.suppress(OSError):
@@ -55,6 +55,10 @@ class Forwarder:
     def change(self, piece: bytes, is_first: bool) -> bytes:
         """What is forwarded of a server's bytes, which may be the first of a connection."""
         del is_first
+        return piece
+
+    def change_request(self, piece: bytes) -> bytes:
+        """What is forwarded of a client's bytes."""
         return piece
 
     def cut(self) -> None:

@@ -1,5 +1,6 @@
 """A database, two clusters and an invalidator between them, of which a test breaks one part after another."""
 
+import random
 import subprocess
 import threading
 import time
@@ -8,12 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from forwarder import Forwarder
+from look_aside import Reader
 from processes import PROGRAMS, Cluster, Invalidator, answers, connect, eventually
 from pymemcache.exceptions import MemcacheServerError
 from replicated import ReplicatedServer
 
 ROWS = 200
+# Rows in the order in which they are changed. It is random, so that whenever something happens, some rows have been
+# changed just before and are not changed again soon: a later delete of the same row would hide that one was lost.
+ORDER = random.Random(1).choices(range(ROWS), k=10_000)
 RECOVERY_S = 60.0
+# How long clusters that a fault does not affect may take after the last commit. Most take less than half a second.
+UNAFFECTED_S = 5.0
 # What the invalidator may take in all, whatever fails.
 MEMORY_BYTES_MAX = 64 << 20
 
@@ -38,8 +45,13 @@ class Writer(threading.Thread):
                 connection.cursor() as cursor,
             ):
                 while not self.is_stopped:
-                    cursor.execute(self.change(self.commits % ROWS))
+                    cursor.execute(self.change(ORDER[self.commits % len(ORDER)]))
                     self.commits += 1
+
+    def recent_rows(self, rows: int) -> list[int]:
+        """The row that is being changed, and those before it."""
+        commits = self.commits
+        return [ORDER[index % len(ORDER)] for index in range(commits - rows + 1, commits + 1)]
 
     def wait_for(self, commits: int) -> None:
         """Returns after that number of further commits."""
@@ -56,6 +68,8 @@ class Writer(threading.Thread):
 class Region:
     """A database, two clusters and an invalidator, with a forwarder on each link of the invalidator."""
 
+    rows = ROWS
+
     def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record, setting: str) -> None:
         """With the setting `rules` keys are named by row rules, not by statements; with `shared` positions are in a
         table of the database."""
@@ -65,6 +79,7 @@ class Region:
         self.state_dir = folder / "state"
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
+        self.readers: list[Reader] = []
         self.has_fault = False
         self.arguments: tuple[str, ...] = ()
         database.has_rules = setting == "rules"
@@ -114,9 +129,16 @@ class Region:
     def fill(self) -> None:
         """Stores the newest version of each row in each cluster."""
         values = {f"row:{row}": str(version) for row, version in self.versions().items()}
+
+        def is_filled(cluster: Cluster) -> bool:
+            # A router whose server is slow at this moment answers with an error.
+            with suppress(MemcacheServerError):
+                # A delete that has just arrived refuses to be followed by `add`, not by `set`.
+                return cluster.client().set_many(values) == []
+            return False
+
         for cluster in self.clusters:
-            # A delete that has just arrived refuses to be followed by `add`, not by `set`.
-            assert cluster.client().set_many(values) == []
+            eventually(lambda cluster=cluster: is_filled(cluster), f"{cluster.name} is filled", RECOVERY_S)
 
     def versions(self) -> dict[int, int]:
         """The versions of all rows in the database."""
@@ -145,7 +167,9 @@ class Region:
             ]
         return found
 
-    def wait_fresh(self, clusters: list[Cluster] | None = None, since: float | None = None) -> float:
+    def wait_fresh(
+        self, clusters: list[Cluster] | None = None, since: float | None = None, limit_s: float = RECOVERY_S
+    ) -> float:
         """Returns when no cache holds an older value than the database, the seconds since then or since a moment."""
         start = since or time.monotonic()
         versions = self.versions()
@@ -153,22 +177,35 @@ class Region:
             eventually(
                 lambda cluster=cluster: not self.stale(cluster, versions),
                 f"{cluster.name} is as new as the database",
-                RECOVERY_S,
+                limit_s,
             )
         return time.monotonic() - start
 
+    def start_load(self) -> None:
+        """Starts commits, and a reader at each router."""
+        self.writer = Writer(self.database)
+        self.readers = [Reader(self, port) for cluster in self.clusters for port in cluster.ports]
+
+    def stop_readers(self) -> int:
+        """Returns when nothing more is filled, how many values were."""
+        for reader in self.readers:
+            reader.stop()
+        return sum(reader.fills for reader in self.readers)
+
     @contextmanager
     def fault(self, *, unaffected: tuple[int, ...] = ()):
-        """Runs the body, which injects the fault, in the middle of commits; clusters that it does not affect catch up
-        while it lasts. The caller then calls `recover`."""
+        """Runs the body, which injects the fault, in the middle of commits and reads; clusters that it does not affect
+        catch up while it lasts. The caller then calls `recover`, until which there are reads."""
         self.fill()
-        self.writer = Writer(self.database)
+        self.start_load()
         self.writer.wait_for(ROWS // 2)
         self.has_fault = True
         yield
         self.writer.stop()
         if unaffected:
-            self.wait_fresh([self.clusters[index] for index in unaffected])
+            clusters = [self.clusters[index] for index in unaffected]
+            unaffected_s = self.wait_fresh(clusters, limit_s=UNAFFECTED_S)
+            self.record(f"unaffected clusters fresh after {unaffected_s:.2f} s")
 
     def recover(self, end_fault=lambda: None, since: float | None = None) -> None:
         """Ends the fault, waits until all caches are fresh, and checks that commits are still followed in little
@@ -176,14 +213,17 @@ class Region:
         start = since or time.monotonic()
         end_fault()
         self.has_fault = False
+        fills = self.stop_readers()
         recovery_s = self.wait_fresh(since=start)
         self.fill()
-        writer = Writer(self.database)
-        writer.wait_for(ROWS)
-        writer.stop()
+        self.start_load()
+        self.writer.wait_for(ROWS)
+        eventually(lambda: all(reader.fills for reader in self.readers), "each reader has filled something")
+        self.writer.stop()
+        self.stop_readers()
         self.wait_fresh()
         memory_bytes = self.invalidator.resident_bytes_max()
-        self.record(f"fresh after {recovery_s:.2f} s, {memory_bytes >> 20} MiB")
+        self.record(f"fresh after {recovery_s:.2f} s, {fills} fills, {memory_bytes >> 20} MiB")
         assert memory_bytes < MEMORY_BYTES_MAX
 
     def stop(self) -> None:
@@ -194,6 +234,7 @@ class Region:
             self.invalidator.stop()
         for link in (self.database_link, *self.links):
             link.close()
+        self.stop_readers()
 
 
 @contextmanager

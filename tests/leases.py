@@ -9,6 +9,10 @@ HOT_MISS = 1
 REFUSED = (b"NOT_STORED", b"STALE_STORED")
 
 
+class ErrorReply(AssertionError):
+    """An error instead of a value or a token."""
+
+
 class LeaseClient:
     """One connection to a server or router."""
 
@@ -23,18 +27,32 @@ class LeaseClient:
 
     def command(self, line: bytes, data: bytes | None = None) -> bytes:
         """Sends a command with a one-line answer."""
-        self.socket.sendall(line + b"\r\n" + (data + b"\r\n" if data is not None else b""))
+        self.send(line + b"\r\n" + (data + b"\r\n" if data is not None else b""))
+        return self.reply()
+
+    def send(self, *requests: bytes) -> None:
+        """Sends requests whose replies are read later."""
+        self.socket.sendall(b"".join(requests))
+
+    def reply(self) -> bytes:
+        """A reply of one line."""
         return self.reader.readline().rstrip(b"\r\n")
 
     def lease_get(self, key: str) -> tuple[bytes | None, int, bytes | None]:
         """(value, 0, None) for a hit; (None, token, stale value or None) for a miss."""
-        self.socket.sendall(b"lease-get %s\r\n" % key.encode())
-        head = self.reader.readline().split()
+        self.send(b"lease-get %s\r\n" % key.encode())
+        return self.lease_reply()
+
+    def lease_reply(self) -> tuple[bytes | None, int, bytes | None]:
+        """The reply to a `lease-get` that was sent."""
+        line = self.reader.readline()
+        head = line.split()
         if head[0] == b"VALUE":
             value = self.block(int(head[3]))
             answer = (value, 0, None)
         else:
-            assert head[0] == b"LVALUE", head
+            if head[0] != b"LVALUE":
+                raise ErrorReply(line)
             stale = self.block(int(head[4]))
             answer = (None, int(head[2]), stale or None)
         assert self.reader.readline() == b"END\r\n"

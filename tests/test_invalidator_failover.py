@@ -74,15 +74,20 @@ def semi_synchronous_region(kind, clusters, folder, request):
             server.stop()
 
 
+def switch_to(region, replica, *writers) -> None:
+    """Applications and the invalidator use the replica from now on."""
+    region.database = replica
+    for writer in writers:
+        writer.database = replica
+    region.database_link.switch(replica.port)
+
+
 def fail_over(region, replica, *writers) -> None:
     """The primary dies, and its replica takes its place."""
     region.database.kill()
     eventually(replica.has_applied_all, "the replica has executed what it received", 60)
     replica.promote()
-    region.database = replica
-    for writer in writers:
-        writer.database = replica
-    region.database_link.switch(replica.port)
+    switch_to(region, replica, *writers)
 
 
 def check_position_is_kept(region) -> None:
@@ -104,6 +109,30 @@ def test_failover_under_load(kind, flushable_clusters, tmp_path, request):
             quiet.stop()
         region.recover(since=start)
         check_position_is_kept(region)
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True, scope="module")
+def test_failover_under_load_without_the_slot(kind, flushable_clusters, tmp_path, request):
+    """The standby has no slot, may lack commits that readers have seen, and commits go on there. Nothing reads them
+    until the invalidator has a new slot; it flushes what was filled until then."""
+    primary = kind(tmp_path)
+    replica = None
+    try:
+        with running_region(primary, flushable_clusters, tmp_path, request, "shared") as region:
+            replica = kind.replicate(primary, tmp_path)
+            with region.fault():
+                start = time.monotonic()
+                primary.kill()
+                replica.promote()
+                switch_to(region, replica, region.writer)
+                region.writer.wait_for(ROWS)
+                assert region.invalidator.running.wait(60) == 1
+                region.start_flushing_invalidator()
+                region.writer.wait_for(ROWS)
+            region.recover(since=start)
+    finally:
+        for server in filter(None, (primary, replica)):
+            server.stop()
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"], indirect=True, scope="module")
