@@ -80,6 +80,7 @@ class Region:
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
         self.readers: list[Reader] = []
+        self.has_readers = True
         self.has_fault = False
         self.arguments: tuple[str, ...] = ()
         database.has_rules = setting == "rules"
@@ -184,7 +185,8 @@ class Region:
     def start_load(self) -> None:
         """Starts commits, and a reader at each router."""
         self.writer = Writer(self.database)
-        self.readers = [Reader(self, port) for cluster in self.clusters for port in cluster.ports]
+        if self.has_readers:
+            self.readers = [Reader(self, port) for cluster in self.clusters for port in cluster.ports]
 
     def stop_readers(self) -> int:
         """Returns when nothing more is filled, how many values were."""

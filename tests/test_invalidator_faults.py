@@ -346,7 +346,7 @@ def step(clock: Path, region: Region) -> None:
     """Steps the clock back and forth while rows change."""
     for offset in ("-3600", "+7200", "-86400"):
         clock.write_text(offset)
-        region.writer.wait_for(ROWS // 2)
+        region.writer.wait_for(ROWS // 2 if region.has_readers else ROWS // 10)
 
 
 def test_clock_stepped_back(region):
@@ -368,6 +368,8 @@ def test_clock_of_the_database_stepped_back(region):
     commit of the future is no panic and no negative age, and the lag behind the log needs no clock of the database."""
     need("libfaketime")
     database = region.database
+    # With libfaketime MySQL needs a tenth of a second for a commit, also without readers.
+    region.has_readers = database.kind != "mysql"
     clock = getattr(database, "home", region.folder) / "clock"
     environment = database.options.get("env")
     database.kill()
