@@ -131,14 +131,16 @@ impl CoveredPlaces {
         let change = sequence.iter().position(|places| places.servers != sequence[0].servers);
         let (Some(change), Some(former_at)) = (change, former_at) else { return false };
         let (before, after) = sequence.split_at(change);
-        let all_have = |places: &StoredPlaces, owner| places.servers.values().all(|servers| servers.contains(owner));
-        let any_has = |places: &StoredPlaces, owner| places.servers.values().any(|servers| servers.contains(owner));
+        let moves = |(before, after): (&BTreeSet<Address>, &BTreeSet<Address>)| {
+            before.contains(former_owner) == after.contains(owner) && !after.contains(former_owner)
+        };
+        let (from, to) = (&before[0].servers, &after[0].servers);
         (former_at < change && Some(change) <= reads_at)
-            && before[0].servers.keys().eq(after[0].servers.keys())
-            && before.iter().all(|places| places.is_awaited && all_have(places, former_owner))
-            && after.iter().all(|places| {
-                places.servers == after[0].servers && all_have(places, owner) && !any_has(places, former_owner)
-            })
+            && before.iter().all(|places| places.is_awaited)
+            && after.iter().all(|places| places.servers == *to)
+            && from.keys().eq(to.keys())
+            && from.values().any(|servers| servers.contains(former_owner))
+            && from.values().zip(to.values()).all(moves)
     }
 }
 

@@ -69,8 +69,8 @@ pub(crate) struct Placement {
 /// The servers that may hold a stored key under one configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StoredPlaces {
-    /// For each key of clients that is stored under this name, the servers that its deletes reach; if there is none, for
-    /// `None` those that no delete reaches.
+    /// For each key of clients that is stored under this name, the servers that its deletes reach, and for `None` those
+    /// of the routes whose copies no delete reaches.
     pub(crate) servers: BTreeMap<Option<Bytes>, BTreeSet<Address>>,
     /// Deletes of these keys are acknowledged only when all servers have replied.
     pub(crate) is_awaited: bool,
@@ -138,9 +138,9 @@ impl Placement {
                 places.servers.insert(Some(key), servers);
             }
         }
-        if places.servers.is_empty() {
-            let undeleted = self.record_undeleted(stored);
-            places.is_awaited = undeleted.iter().all(|recorded| recorded.is_awaited);
+        let undeleted = self.record_undeleted(stored);
+        if !undeleted.is_empty() {
+            places.is_awaited &= undeleted.iter().all(|recorded| recorded.is_awaited);
             let servers = undeleted.into_iter().flat_map(|recorded| recorded.into_servers_of(stored)).collect();
             places.servers.insert(None, servers);
         }

@@ -177,6 +177,11 @@ impl RouteConfig for Config {
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        Arc::new(ModifyKeyRoute::new(tree.build(&self.target), self.change.clone()))
+        let target = tree.build(&self.target);
+        if self.change.is_in_place {
+            // Deletes of keys with other first bytes reach them, which cannot be told.
+            tree.store_undeleted(&target);
+        }
+        Arc::new(ModifyKeyRoute::new(target, self.change.clone()))
     }
 }

@@ -276,6 +276,49 @@ fn former_owners_are_not_read_if_deletes_there_are_not_awaited() {
     }
 }
 
+/// A copy is made if all keys that are stored under its name move with it.
+#[test]
+fn keys_that_routes_change_are_read_from_their_former_owners_while_these_routes_stay() {
+    let modified = |arguments: &str, server: &str| {
+        parse(&format!(
+            r#"{{
+                "pools": {{ "A": {{ "servers": ["{server}"] }} }},
+                "route": {{ "type": "ModifyKeyRoute", {arguments}, "target": "PoolRoute|A" }}
+            }}"#
+        ))
+    };
+    let l1_l2 = |server: &str| {
+        parse(&format!(
+            r#"{{
+                "pools": {{ "L1": {{ "servers": ["l1:1"] }}, "L2": {{ "servers": ["{server}"] }} }},
+                "route": {{ "type": "L1L2SizeSplitRoute", "l1": "PoolRoute|L1", "l2": "PoolRoute|L2", "threshold": 100 }}
+            }}"#
+        ))
+    };
+    const PREFIX: &str = r#""ensure_key_prefix": "x:""#;
+    const OTHER_PREFIX: &str = r#""ensure_key_prefix": "x:", "replace_key_prefix": "v:""#;
+    let (prefixed, other) = (modified(PREFIX, "new:1"), modified(OTHER_PREFIX, "new:1"));
+    for (former, reads, stored, is_owned) in [
+        (modified(PREFIX, "old:1"), &prefixed, "x:k", true),
+        (modified(OTHER_PREFIX, "old:1"), &other, "x:k", true),
+        // Deletes of "v:k" reach the copy of "x:k" at one of both only.
+        (modified(OTHER_PREFIX, "old:1"), &prefixed, "x:k", false),
+        (modified(PREFIX, "old:1"), &other, "x:k", false),
+        (config("old:1"), &prefixed, "x:k", false),
+        (modified(PREFIX, "old:1"), &config("new:1"), "x:k", false),
+        (l1_l2("old:1"), &l1_l2("new:1"), "k|==|17", true),
+        (l1_l2("old:1"), &config("new:1"), "k", false),
+    ] {
+        let covered =
+            vec![CoveredConfig { id: "former".into(), config: former, departed: [].into(), is_released: false }];
+        let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(reads.clone()) };
+        let places = CoveredPlaces::of(&active);
+        let (former_owner, owner) = (Address("old:1".into()), Address("new:1".into()));
+        let found = places.is_owned("former", &former_owner, &owner, &stored.into());
+        assert_eq!(found, is_owned, "{stored} from {} to {}", active.covered[0].config.text(), reads.text());
+    }
+}
+
 /// Reads and deletes of other keys in the same batch waited for a former owner that hung.
 #[tokio::test]
 async fn only_requests_for_the_keys_of_a_former_owner_wait_for_it() {
