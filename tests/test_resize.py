@@ -241,6 +241,7 @@ def test_a_route_that_changes_keys_comes_or_goes_and_that_is_taken_back(region, 
         # The rows change while the second one is in force.
         if route == first:
             client.set_many(dict.fromkeys(KEYS, b"1"))
+            assert len(client.get_many(KEYS)) == len(KEYS)
         else:
             client.delete_many(KEYS)
     client.close()

@@ -178,7 +178,7 @@ impl Destinations for DirectLeaves<'_> {
         self.is_for_routers_only |= !is_passed_to;
     }
 
-    fn change_keys(&mut self, _: &Arc<dyn RouteConfig>) {
+    fn change_keys(&mut self, _: &Arc<dyn RouteConfig>, _: usize) {
         self.are_keys_changed = true;
     }
 

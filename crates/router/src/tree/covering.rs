@@ -117,7 +117,7 @@ impl CoveredPlaces {
     /// Whether a stored key may be copied from its owner under the configuration `former` to its owner under the one
     /// that is read. In the order of deletes its places change only once under the configurations that a router may
     /// read by, and between these two: from places with the former owner to places without it, of the same keys of
-    /// clients. And no delete at the former owner is left in the background when those at the new one are sent.
+    /// clients. Each of these keys moves from the one to the other, or has neither; and a delete reaches the copies. No delete at the former owner is left in the background when those at the new one are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
         let others = self.others.iter().map(|(placement, covered)| (placement, Some(covered)));
         let mut configs: Vec<(&Placement, Option<&CoveredConfig>)> = others.collect();
@@ -139,8 +139,9 @@ impl CoveredPlaces {
             && before.iter().all(|places| places.is_awaited)
             && after.iter().all(|places| places.servers == *to)
             && from.keys().eq(to.keys())
-            && from.values().any(|servers| servers.contains(former_owner))
             && from.values().zip(to.values()).all(moves)
+            && from.iter().any(|(key, servers)| key.is_some() && servers.contains(former_owner))
+            && from.get(&None).is_none_or(|undeleted| !undeleted.contains(former_owner))
     }
 }
 

@@ -168,18 +168,20 @@ impl RouteConfig for Config {
     }
 
     fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
-        let KeyChange { ensure_prefix, replace_prefix, suffix, .. } = &self.change;
+        let KeyChange { ensure_prefix, replace_prefix, suffix, is_in_place, .. } = &self.change;
         let Some(ensured) = changed.strip_suffix(suffix.as_bytes()) else { return Vec::new() };
         let Some(rest) = ensured.strip_prefix(ensure_prefix.as_bytes()) else { return Vec::new() };
         let replaced = replace_prefix.iter().map(|prefix| [prefix.as_bytes(), rest].concat());
-        // The first one stands for all whose first bytes were overwritten.
-        [ensured.to_vec(), rest.to_vec()].into_iter().chain(replaced).map(Bytes::from).collect()
+        let other = |byte: u8| if byte == b'0' { b'1' } else { b'0' };
+        let overwritten = is_in_place.then(|| ensure_prefix.bytes().map(other).chain(rest.iter().copied()).collect());
+        let keys = [ensured.to_vec(), rest.to_vec()].into_iter().chain(replaced).chain(overwritten);
+        keys.map(Bytes::from).collect()
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let target = tree.build(&self.target);
         if self.change.is_in_place {
-            // Deletes of keys with other first bytes reach them, which cannot be told.
+            // Routes above this one may choose by the bytes that it overwrites, so their keys are unknown.
             tree.store_undeleted(&target);
         }
         Arc::new(ModifyKeyRoute::new(target, self.change.clone()))

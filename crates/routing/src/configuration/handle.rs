@@ -114,14 +114,14 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
     }
 
     /// Whether servers below the route store keys under other names than clients use, so that a key that is found on a
-    /// server does not pass the route a second time as it did the first time; or keys that no delete reaches.
+    /// server does not pass the route a second time as it did the first time; or store keys that no delete reaches.
     fn changes_keys(&self) -> bool {
         false
     }
 
-    /// The keys that the route may have changed to `changed`, both without routing prefixes. All of them, except that of
-    /// keys which differ only in bytes that the route overwrites one is enough; perhaps others, which it does not change
-    /// to that. By default none: the route leaves keys as they are.
+    /// The keys that the route may have changed to `changed`, both without routing prefixes, and perhaps others. Of keys
+    /// that differ only in bytes which the route overwrites, one with the new bytes and one with others are enough. By
+    /// default none: the route leaves keys as they are.
     fn keys_changed_to(&self, changed: &[u8]) -> Vec<Bytes> {
         let _ = changed;
         Vec::new()

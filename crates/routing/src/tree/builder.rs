@@ -39,11 +39,11 @@ pub trait Destinations {
         let _ = is_passed_to;
     }
 
-    /// Called for every place in the trees of a route that changes keys
-    /// ([`RouteConfig::changes_keys`]), also in a named handle; not for handles that no tree refers to. By default does
+    /// Called for every place in the trees of a route that changes keys ([`RouteConfig::changes_keys`]), also in a named
+    /// handle; not for handles that no tree refers to. `above` is the number of such routes above it. By default does
     /// nothing.
-    fn change_keys(&mut self, route: &Arc<dyn RouteConfig>) {
-        let _ = route;
+    fn change_keys(&mut self, route: &Arc<dyn RouteConfig>, above: usize) {
+        let _ = (route, above);
     }
 
     /// Called for every place in the trees of a route whose copies no delete of a client reaches
@@ -81,7 +81,7 @@ struct NamedRoute {
     /// As [`BuildScope::filling`].
     filling: Option<bool>,
     /// As [`BuildScope::key_changes`].
-    key_changes: Vec<Arc<dyn RouteConfig>>,
+    key_changes: Vec<(Arc<dyn RouteConfig>, usize)>,
     /// As [`BuildScope::undeleted`].
     undeleted: Vec<Arc<dyn Route>>,
 }
@@ -96,8 +96,10 @@ struct BuildScope {
     /// Whether every route of the named handle above those that store elsewhere what a read has found passes reads on;
     /// `None` if it has none of these.
     filling: Option<bool>,
-    /// The routes of the named handle that change keys.
-    key_changes: Vec<Arc<dyn RouteConfig>>,
+    /// The number of routes above it, in the tree or in the handle, that change keys.
+    key_changes_above: usize,
+    /// The routes of the named handle that change keys, each with the largest number of such routes above it there.
+    key_changes: Vec<(Arc<dyn RouteConfig>, usize)>,
     /// The routes of the named handle whose copies no delete reaches.
     undeleted: Vec<Arc<dyn Route>>,
 }
@@ -133,7 +135,7 @@ impl<'a> Builder<'a> {
         if let Some(is_passed_to) = filling {
             self.note_filling(is_passed_to);
         }
-        key_changes.iter().for_each(|config| self.note_key_change(config));
+        key_changes.iter().for_each(|(config, above)| self.note_key_change(config, *above));
         undeleted.iter().for_each(|child| self.store_undeleted(child));
         route
     }
@@ -163,11 +165,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Notes a route that changes keys.
-    fn note_key_change(&mut self, config: &Arc<dyn RouteConfig>) {
-        match self.scope.is_in_named {
-            true => add_once(&mut self.scope.key_changes, config),
-            false => self.destinations.change_keys(config),
+    /// Notes a route that changes keys; `above` is the number of such routes above it in its handle.
+    fn note_key_change(&mut self, config: &Arc<dyn RouteConfig>, above: usize) {
+        let above = above + self.scope.key_changes_above;
+        if !self.scope.is_in_named {
+            return self.destinations.change_keys(config, above);
+        }
+        // A handle may refer to another one many times, and that one again.
+        let recorded = &mut self.scope.key_changes;
+        match recorded.iter_mut().find(|(other, _)| Arc::ptr_eq(other, config)) {
+            Some((_, most)) => *most = above.max(*most),
+            None => recorded.push((config.clone(), above)),
         }
     }
 
@@ -210,8 +218,10 @@ impl TreeBuilder for Builder<'_> {
             Handle::Route(config) if config.changes_keys() => {
                 // Below it keys may begin with anything.
                 let key_prefix = self.key_prefix.take();
+                self.scope.key_changes_above += 1;
                 let route = self.build_route(&**config);
-                self.note_key_change(config);
+                self.scope.key_changes_above -= 1;
+                self.note_key_change(config, 0);
                 self.key_prefix = key_prefix;
                 route
             }
@@ -235,7 +245,8 @@ impl TreeBuilder for Builder<'_> {
 
     fn store_undeleted(&mut self, child: &Arc<dyn Route>) {
         match self.scope.is_in_named {
-            true => add_once(&mut self.scope.undeleted, child),
+            true if self.scope.undeleted.iter().any(|other| Arc::ptr_eq(other, child)) => {}
+            true => self.scope.undeleted.push(child.clone()),
             false => self.destinations.store_undeleted(child),
         }
     }
@@ -247,12 +258,5 @@ impl TreeBuilder for Builder<'_> {
     fn next_seed(&mut self) -> u64 {
         self.seeds_given += 1;
         self.environment.seed.wrapping_add(self.seeds_given)
-    }
-}
-
-/// Adds `one` to `all` unless it is there: a handle may refer to another one many times, and that one again.
-fn add_once<T: ?Sized>(all: &mut Vec<Arc<T>>, one: &Arc<T>) {
-    if !all.iter().any(|other| Arc::ptr_eq(other, one)) {
-        all.push(one.clone());
     }
 }

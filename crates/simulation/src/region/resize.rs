@@ -76,7 +76,10 @@ impl SimulatedRegion {
     /// Changes the servers of a cluster's pool, or of its gutter, or under which names they store keys. They may change
     /// again within a second while servers are killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
-        if rng.clone().u8(0..STORED_KEYS_ONE_IN) == 0 && self.disabled == DisabledGuarantee::Nothing {
+        // From a copy of the generator, and not its next number, which decides between servers and gutter.
+        let mut extras = rng.clone();
+        extras.u64(..);
+        if extras.u8(0..STORED_KEYS_ONE_IN) == 0 && self.disabled == DisabledGuarantee::Nothing {
             return self.change_stored_keys(cluster, rng).await;
         }
         let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
@@ -110,8 +113,9 @@ impl SimulatedRegion {
     /// Lets a cluster store keys under other names, and perhaps under their own ones again.
     async fn change_stored_keys(&self, cluster: usize, rng: &mut fastrand::Rng) {
         let former = self.configuration(RouterName { cluster, index: 0 }).stored_keys;
-        let all = [StoredKeys::Unchanged, StoredKeys::Suffixed, StoredKeys::Split];
-        let changed = all[rng.usize(0..all.len())];
+        let mut others = vec![StoredKeys::Unchanged, StoredKeys::Suffixed, StoredKeys::Split];
+        others.retain(|stored_keys| *stored_keys != former);
+        let changed = others[rng.usize(0..others.len())];
         let to = |stored_keys| move |configuration: &mut ClusterConfiguration| configuration.stored_keys = stored_keys;
         self.reconfigure(cluster, to(changed), |_| Delivery::random(rng, ROLLOUT)).await;
         if rng.u8(0..4) > 0 {

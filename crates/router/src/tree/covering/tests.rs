@@ -287,10 +287,10 @@ fn keys_that_routes_change_are_read_from_their_former_owners_while_these_routes_
             }}"#
         ))
     };
-    let l1_l2 = |server: &str| {
+    let l1_l2 = |l1: &str, l2: &str| {
         parse(&format!(
             r#"{{
-                "pools": {{ "L1": {{ "servers": ["l1:1"] }}, "L2": {{ "servers": ["{server}"] }} }},
+                "pools": {{ "L1": {{ "servers": ["{l1}"] }}, "L2": {{ "servers": ["{l2}"] }} }},
                 "route": {{ "type": "L1L2SizeSplitRoute", "l1": "PoolRoute|L1", "l2": "PoolRoute|L2", "threshold": 100 }}
             }}"#
         ))
@@ -306,8 +306,9 @@ fn keys_that_routes_change_are_read_from_their_former_owners_while_these_routes_
         (modified(PREFIX, "old:1"), &other, "x:k", false),
         (config("old:1"), &prefixed, "x:k", false),
         (modified(PREFIX, "old:1"), &config("new:1"), "x:k", false),
-        (l1_l2("old:1"), &l1_l2("new:1"), "k|==|17", true),
-        (l1_l2("old:1"), &config("new:1"), "k", false),
+        // A set of a large value at the new L2 deletes nothing at the former one.
+        (l1_l2("l1:1", "old:1"), &l1_l2("l1:1", "new:1"), "k", false),
+        (l1_l2("old:1", "l2:1"), &l1_l2("new:1", "l2:1"), "k", true),
     ] {
         let covered =
             vec![CoveredConfig { id: "former".into(), config: former, departed: [].into(), is_released: false }];
