@@ -7,7 +7,7 @@
 //!
 //! **Keys as a server lists them.** Most routes leave a key as it is, so the key on a server can pass the tree again.
 //! Some store it under other names (`RouteConfig::changes_keys`), and tell which keys may have become it. Each of these
-//! passes the tree, too, with the prefix of each tree, and counts if its delete reaches the server under the listed name:
+//! passes the tree, too, and counts if its delete reaches the server under the listed name:
 //! ```text
 //!   listed at S: hot:1::3      hot:1::3 -- tree --> hot:1::3, hot:1::3::1, ... at other servers     no
 //!                              hot:1    -- tree --> hot:1, hot:1::1, ..., hot:1::3 at S              yes
@@ -26,7 +26,7 @@ use lookaside_protocol::meta::{MetaOperation, MetaVerb, encode_key};
 use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Outcome, Outcomes, Route, RouteConfig, RoutingPrefix, as_delete, stored_key,
+    Failure, Outcome, Outcomes, Route, RouteConfig, as_delete, stored_key,
 };
 use lookaside_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +35,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
+
+/// The prefix by which a delete reaches every tree, whatever their prefixes.
+const EVERY_TREE: &[u8] = b"/*/*/";
 
 /// The maximum number of keys that are tried for a stored key. Three routes that replace prefixes, each below the one
 /// before, may have made it from about forty.
@@ -52,9 +55,6 @@ pub(crate) struct Place {
 /// The places of every key under one configuration.
 pub(crate) struct Placement {
     root: Arc<dyn Route>,
-    /// The prefixes of its trees but the default one.
-    prefixes: Vec<Bytes>,
-    default_prefix: Bytes,
     /// The routes that change keys, and how many of them a key passes at most.
     key_changes: Vec<Arc<dyn RouteConfig>>,
     key_changes_deep: usize,
@@ -77,7 +77,7 @@ pub(crate) struct StoredPlaces {
     pub(crate) is_awaited: bool,
 }
 
-/// A key as a client writes it: with a routing prefix or without one, or in base64.
+/// A key as a client writes it behind the routing prefix, or in base64.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClientKey {
     key: Bytes,
@@ -106,23 +106,9 @@ impl Placement {
             undeleted: Vec::new(),
             background: background.clone(),
         };
-        let configuration = config.configuration();
-        let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
-        let names = configuration.trees.iter().flat_map(|(names, _)| names);
-        let bytes = |name: &RoutingPrefix| Bytes::copy_from_slice(name.as_str().as_bytes());
-        let prefixes = names.filter(|name| **name != configuration.default_prefix).map(bytes).collect();
+        let root: Arc<dyn Route> = Arc::new(config.configuration().build(&mut leaves));
         let RecordingLeaves { record, key_changes, key_changes_deep, undeleted, .. } = leaves;
-        Placement {
-            root,
-            prefixes,
-            default_prefix: bytes(&configuration.default_prefix),
-            key_changes,
-            key_changes_deep,
-            undeleted,
-            record,
-            background,
-            recording: Mutex::default(),
-        }
+        Placement { root, key_changes, key_changes_deep, undeleted, record, background, recording: Mutex::default() }
     }
 
     /// The places of the key of `request`, a delete or an update as a client sent it; none if the configuration cannot
@@ -141,8 +127,7 @@ impl Placement {
     /// configurations `kept`: those of a client's key that this one stored under that name. Also if it places copies there
     /// that no delete reaches, and they do not.
     pub(crate) fn misplaces(&self, server: &Address, stored: &Bytes, kept: &[Placement]) -> bool {
-        let prefixes: BTreeSet<&Bytes> = kept.iter().chain([self]).flat_map(|placement| &placement.prefixes).collect();
-        let Ok(keys) = self.client_keys(stored, prefixes) else { return true };
+        let Ok(keys) = self.client_keys(stored) else { return true };
         let is_kept = |key: &ClientKey| kept.iter().any(|other| other.record_client_delete(key).is_at(server, stored));
         let may_be_stored = |key: &ClientKey| {
             let recorded = self.record_client_delete(key);
@@ -156,7 +141,7 @@ impl Placement {
     /// The servers at which it places the stored key `stored`.
     pub(crate) fn stored_places(&self, stored: &Bytes) -> StoredPlaces {
         let mut places = StoredPlaces { servers: BTreeMap::new(), is_awaited: true };
-        let Ok(keys) = self.client_keys(stored, &self.prefixes) else {
+        let Ok(keys) = self.client_keys(stored) else {
             return StoredPlaces { is_awaited: false, ..places };
         };
         for key in keys {
@@ -171,30 +156,16 @@ impl Placement {
         places
     }
 
-    /// The keys of clients that may be stored as `stored`, with each of the routing prefixes. Deletes show which are.
-    fn client_keys<'a>(
-        &self,
-        stored: &Bytes,
-        prefixes: impl IntoIterator<Item = &'a Bytes>,
-    ) -> Result<Vec<ClientKey>, TooManyKeys> {
-        let keys = self.keys_changed_to(stored)?;
-        let with_prefix = |prefix: &Bytes| {
-            let prefix = prefix.clone();
-            keys.iter().map(move |key| ClientKey { key: [&prefix[..], key].concat().into(), is_encoded: false })
-        };
-        let with_prefixes = prefixes.into_iter().flat_map(with_prefix);
-        let of_default = keys.iter().map(|key| match key.first() {
-            // It would be taken for a prefix.
-            Some(b'/') => ClientKey { key: [&self.default_prefix[..], key].concat().into(), is_encoded: false },
-            _ => ClientKey { key: key.clone(), is_encoded: false },
-        });
+    /// The keys of clients that may be stored as `stored`. Deletes show which are.
+    fn client_keys(&self, stored: &Bytes) -> Result<Vec<ClientKey>, TooManyKeys> {
+        let plain = self.keys_changed_to(stored)?.into_iter().map(|key| ClientKey { key, is_encoded: false });
         // No route changes a key in base64. Without such a route it has the places of the plain one.
         let encoded = (!self.key_changes.is_empty()).then(|| {
             let mut key = Vec::new();
             encode_key(stored, &mut key);
             ClientKey { key: key.into(), is_encoded: true }
         });
-        Ok(of_default.chain(with_prefixes).chain(encoded).filter(|key| key.key.len() <= KEY_BYTES_MAX).collect())
+        Ok(plain.chain(encoded).filter(|key| key.key.len() <= KEY_BYTES_MAX).collect())
     }
 
     /// The keys, without routing prefixes, that the routes may have changed to `stored`, and `stored` itself.
@@ -232,8 +203,21 @@ impl Placement {
         servers
     }
 
+    /// The delete of a client's key in every tree. The trees are those of clusters, each of which gets all deletes.
     fn record_client_delete(&self, key: &ClientKey) -> Recorded {
-        self.record_delete(&self.root, key.delete(), &Context::default())
+        let context = Context::default();
+        if key.is_encoded {
+            let meta = MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None };
+            let delete = Request { key: key.key.clone(), operation: Operation::Meta(meta) };
+            return self.record_delete(&self.root, delete, &context);
+        }
+        let everywhere = plain_delete([EVERY_TREE, &key.key].concat().into());
+        let mut recorded = self.record_delete(&self.root, everywhere, &context);
+        // Routes do not change a key to one that is too long together with its prefix.
+        if !self.key_changes.is_empty() {
+            recorded.add(self.record_delete(&self.root, plain_delete(key.key.clone()), &context));
+        }
+        recorded
     }
 
     fn record_delete(&self, route: &Arc<dyn Route>, delete: Request<Bytes>, context: &Context) -> Recorded {
@@ -249,6 +233,16 @@ impl Placement {
 }
 
 impl Recorded {
+    /// Adds what a second delete of the same key has.
+    fn add(&mut self, other: Recorded) {
+        let is_known = other.is_known();
+        self.places.extend(other.places);
+        self.is_awaited &= other.is_awaited;
+        if !is_known {
+            self.outcome = other.outcome;
+        }
+    }
+
     /// Whether the places are all that it has: no route has refused the delete for now.
     fn is_known(&self) -> bool {
         matches!(self.outcome, Ok(_) | Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. }))
@@ -266,18 +260,6 @@ impl Recorded {
             _ => place.delete.key == *stored,
         };
         self.places.iter().filter(is_of_key).map(|place| &place.server)
-    }
-}
-
-impl ClientKey {
-    fn delete(&self) -> Request<Bytes> {
-        match self.is_encoded {
-            false => plain_delete(self.key.clone()),
-            true => {
-                let meta = MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None };
-                Request { key: self.key.clone(), operation: Operation::Meta(meta) }
-            }
-        }
     }
 }
 
