@@ -253,7 +253,9 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
     assert_eq!(size(), WindowSettings::by_delay().initial, "without a UDP port nothing is lost on the way");
     // The first probe is in vain.
     let mut gets = 0;
+    let deadline = Instant::now() + Duration::from_millis(LONG_MS);
     while fixture.statistics().probes == 0 || gets < 10 {
+        assert!(Instant::now() < deadline, "{gets} gets have been sent by TCP");
         let value = fixture.get("k").await.expect("no get fails");
         sleep(Duration::from_millis(1)).await;
         // On a busy machine the permit may end before it is renewed.

@@ -158,8 +158,7 @@ const SELECTED_IN_PLACE: &str = r#"{ "type": "PrefixSelectorRoute", "wildcard": 
 } } }"#;
 
 fn routed(route: &str) -> Placement {
-    let pools = r#"{ "A": { "servers": ["a:1", "b:1", "c:1"] }, "L2": { "servers": ["a:1", "b:1", "c:1"] } }"#;
-    placement(&format!(r#"{{ "pools": {pools}, "route": {route} }}"#))
+    placement(&format!(r#"{{ "pools": {{ "A": {{ "servers": ["a:1", "b:1", "c:1"] }} }}, "route": {route} }}"#))
 }
 
 /// Every copy that one stores, at its servers.
