@@ -72,6 +72,48 @@ def test_sharded_with_failover(tmp_path):
         assert "unmarked TKO" in it.router.log()
 
 
+def test_a_server_is_replaced_by_a_route(tmp_path):
+    """A server of a pool gives way to two that have the same values; no other key moves."""
+    with setup(tmp_path) as it:
+        servers = [it.address(name) for name in ("one", "two", "three")]
+        copies = [it.address(name) for name in ("copy", "other copy")]
+        replicated = {
+            "type": "OperationSelectorRoute",
+            "operation_policies": {"get": {"type": "LatestRoute", "children": "Pool|copies"}},
+            "default_policy": "AllSyncRoute|Pool|copies",
+        }
+
+        def configure(second) -> None:
+            pools = {"main": {"servers": [servers[0], second, servers[2]]}, "copies": {"servers": copies}}
+            it.file("pools.json", {"pools": pools, "route": "PoolRoute|main"})
+
+        configure(servers[1])
+        it.start("-f", tmp_path / "pools.json", "-t", "300")
+        keys = [f"key:{number}" for number in range(60)]
+        assert set(it.ask(*(set_of(key, "old") for key in keys))) == {b"STORED\r\n"}
+        before = {key: it.holders(key) for key in keys}
+        moved = [key for key in keys if before[key] == {"two"}]
+        assert 0 < len(moved) < len(keys)
+
+        configure(replicated)
+        eventually(lambda: it.ask(f"get {moved[0]}\r\n".encode()) == [b"END\r\n"], "the copies are read, empty")
+        assert set(it.ask(*(set_of(key, "new") for key in keys))) == {b"STORED\r\n"}
+        for key in keys:
+            assert it.holders(key) - {"two"} == ({"copy", "other copy"} if key in moved else before[key]), key
+        assert it.ask(*(f"get {key}\r\n".encode() for key in keys)) == [hit(key, "new") for key in keys]
+        it.servers["copy"].kill()
+        assert it.ask(*(f"get {key}\r\n".encode() for key in moved)) == [hit(key, "new") for key in moved]
+
+        assert it.at("two", moved[0]) == b"old"
+        configure(servers[1])
+        eventually(
+            lambda: it.ask(f"get {moved[0]}\r\n".encode()) != [hit(moved[0], "new")], "the server is read, emptied"
+        )
+        for key in keys:
+            expected = b"END\r\n" if key in moved else hit(key, "new")
+            assert it.ask(f"get {key}\r\n".encode()) == [expected], key
+
+
 def test_warm_up(tmp_path):
     """A cold cluster fills itself from a warm one."""
     with setup(tmp_path) as it:

@@ -84,8 +84,9 @@ pub use cluster::{
 };
 pub use configuration::{
     BigValueSettings, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings,
-    DynEq, Handle, HotMisses, LeaseSettings, MacroConstant, MacroInputs, PlaceTimeouts, Pool, Protocol, RouteConfig,
-    Security, TkoLimit, TlsPolicy, Transport, TreeBuilder, UnleasedSet, nearest_name, parse_runtime_variables,
+    DynEq, Handle, HotMisses, LeaseSettings, MacroConstant, MacroInputs, PlaceTimeouts, Pool, PoolEntries, Protocol,
+    RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder, UnleasedSet, nearest_name,
+    parse_runtime_variables,
 };
 pub use environment::{
     BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, SHADOW_OUTSTANDING_MAX,

@@ -1,7 +1,8 @@
 //! Macros: their expansion, by the resulting servers and names, and the full error messages for bad ones.
 
 use lookaside_routing::{
-    AllSyncRouteConfig, Configuration, Defaults, ErrorRouteConfig, MacroConstant, MacroInputs, PoolRouteConfig,
+    AllSyncRouteConfig, Configuration, Defaults, ErrorRouteConfig, MacroConstant, MacroInputs, PoolEntries,
+    PoolRouteConfig,
 };
 use std::collections::BTreeMap;
 
@@ -64,7 +65,7 @@ fn a_macro_can_produce_any_value_and_any_key() {
     .unwrap();
     let all_sync: &AllSyncRouteConfig = configuration.trees[0].1.config().expect("an AllSyncRoute");
     let pools = all_sync.children.iter().map(|child| match child.config() {
-        Some(PoolRouteConfig { pool, .. }) => {
+        Some(PoolRouteConfig { entries: PoolEntries { pool, .. }, .. }) => {
             let servers: Vec<String> = pool.servers.iter().map(ToString::to_string).collect();
             (pool.name.clone(), servers.join(" "), pool.settings.server_timeout_ms, pool.keep_routing_prefix)
         }

@@ -29,6 +29,7 @@ mod named_routers;
 mod near_cache;
 mod odd_configurations;
 mod other_clients;
+mod pool_entries;
 mod region;
 mod servers_of_keys;
 mod shadows;

@@ -6,7 +6,8 @@ use crate::fakes::{VERBS, ask};
 use crate::parsing::*;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_routing::{
-    BigValueSettings, Configuration, Context, Defaults, PlaceTimeouts, PoolRouteConfig, Route, RoutingPrefix,
+    BigValueSettings, Configuration, Context, Defaults, PlaceTimeouts, PoolEntries, PoolRouteConfig, Route,
+    RoutingPrefix,
 };
 
 fn warnings(text: &str) -> Vec<String> {
@@ -101,7 +102,8 @@ fn servers_may_be_socket_files_or_have_an_overridden_port() {
         (r#"["t:1:ascii:ktls12", "u:1:ascii:fizz"]"#, "t:1 u:1"),
     ] {
         let configuration = read(&with_pool(&format!(r#"{{"servers": {pool}}}"#)));
-        let PoolRouteConfig { pool, .. } = configuration.trees[0].1.config().expect("a PoolRoute");
+        let PoolRouteConfig { entries: PoolEntries { pool, .. }, .. } =
+            configuration.trees[0].1.config().expect("a PoolRoute");
         let servers: Vec<String> = pool.servers.iter().map(ToString::to_string).collect();
         assert_eq!(servers.join(" "), expected);
     }
@@ -127,7 +129,8 @@ fn ports_and_protection_may_depend_on_the_region() {
         let text =
             format!(r#"{{ "pools": {{ {far}, "A": {{ "servers": ["a:7"], {pool} }} }}, "route": "PoolRoute|A" }}"#);
         let configuration = Configuration::parse(&text, &defaults).unwrap_or_else(|error| panic!("{error}"));
-        let PoolRouteConfig { pool: found, .. } = configuration.trees[0].1.config().expect("a PoolRoute");
+        let PoolRouteConfig { entries: PoolEntries { pool: found, .. }, .. } =
+            configuration.trees[0].1.config().expect("a PoolRoute");
         assert_eq!(format!("{} {:?}", found.servers[0], found.transport[0].security), expected, "{pool}");
     }
     let wrong = r#"{"servers": ["a:7"], "use_ssl_within_dc": true, "security_mech_within_dc": "plain"}"#;
@@ -140,7 +143,8 @@ fn a_pool_with_weights_is_weighted_by_default() {
     let hash = |pool: &str, route: &str| {
         let text = format!(r#"{{ "pools": {{ "A": {{ "servers": ["a:1", "b:1"], {pool} }} }}, "route": {route} }}"#);
         let configuration = read(&text);
-        let PoolRouteConfig { hash, pool, .. } = configuration.trees[0].1.config().expect("a PoolRoute");
+        let PoolRouteConfig { hash, entries: PoolEntries { pool, .. }, .. } =
+            configuration.trees[0].1.config().expect("a PoolRoute");
         let domains: Vec<String> = pool.failure_domains.iter().map(ToString::to_string).collect();
         (hash.function.name().into_owned(), hash.weights.clone(), domains.join(" "), configuration.warnings.len())
     };
@@ -179,7 +183,8 @@ fn timeouts_depend_on_the_place_of_the_pool() {
     ] {
         let text = with_pool(&format!(r#"{{"servers": ["a:1"], "server_timeout": 70{place}}}"#));
         let configuration = Configuration::parse(&text, &defaults).unwrap_or_else(|error| panic!("{error}"));
-        let PoolRouteConfig { pool, .. } = configuration.trees[0].1.config().expect("a PoolRoute");
+        let PoolRouteConfig { entries: PoolEntries { pool, .. }, .. } =
+            configuration.trees[0].1.config().expect("a PoolRoute");
         assert_eq!(pool.settings.server_timeout_ms, expected, "{place}");
     }
 }

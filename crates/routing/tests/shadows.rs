@@ -250,6 +250,17 @@ async fn the_indices_and_keys_of_an_entry_choose_what_is_copied() {
 }
 
 #[tokio::test]
+async fn an_index_counts_the_routes_among_the_servers_of_a_pool() {
+    let route = r#"{"type": "PoolRoute", "pool": {"servers": ["c:1"]}}"#;
+    let shadow = r#"{"target": "PoolRoute|B", "index_range": [1, 2], "key_fraction_range": [0, 1]}"#;
+    let servers = format!(r#"["a:1", {route}, "a:2"]"#);
+    let pool = format!(r#"{{"type": "PoolRoute", "pool": {{"servers": {servers}}}, "shadows": [{shadow}]}}"#);
+    let asked = asked_by(&pool).await;
+    assert!(asked["c:1"] > 0 && asked["a:2"] > 0, "{asked:?}");
+    assert_eq!(asked["b:1"], asked["c:1"]);
+}
+
+#[tokio::test]
 async fn shadows_of_several_children_are_for_their_indices() {
     let shadows = r#""shadows": [{"target": "PoolRoute|B", "index_range": [1, 2], "key_fraction_range": [0, 1]}]"#;
     let list = format!(r#"{{"type": "ShadowRoute", "children": "Pool|A", {shadows}}}"#);

@@ -9,7 +9,7 @@ use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationErrors, ConfigurationWarning, Defaults, Destination,
     DestinationSettings, Destinations, Failure, Handle, KeyHash, MacroConstant, MacroInputs, Outcomes, Pool,
-    PoolRouteConfig, Route, ShadowSettings,
+    PoolEntries, PoolRouteConfig, Route, ShadowSettings,
 };
 use md5::{Digest as _, Md5};
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,7 +310,11 @@ impl Destinations for ServerCollector {
         if let Some(pool) = handle.pool() {
             self.pools.insert(pool.name.clone(), pool.clone());
         }
-        if let Some(PoolRouteConfig { pool, hash, .. }) = handle.config::<PoolRouteConfig>() {
+        // Routes among the servers have no address, by which a former owner is read.
+        if let Some(PoolRouteConfig { entries, hash, .. }) = handle.config::<PoolRouteConfig>()
+            && !entries.has_routes()
+        {
+            let PoolEntries { pool, .. } = entries;
             let pool_use = PoolUse { pool: pool.clone(), hash: hash.clone() };
             let known = self.pool_routes.entry(pool.name.clone()).or_insert_with(|| Some(pool_use.clone()));
             *known = known.take().filter(|known| *known == pool_use);

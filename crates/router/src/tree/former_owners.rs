@@ -10,7 +10,8 @@ use super::active_configs::FormerConfig;
 use super::covering::CoveredPlaces;
 use crate::config::router_config::{PoolUse, RouterConfig};
 use lookaside_routing::{
-    Address, DestinationSettings, Destinations as _, FormerOwnerRoute, Handle, Owners, PoolRouteConfig, Route,
+    Address, DestinationSettings, Destinations as _, FormerOwnerRoute, Handle, Owners, PoolEntries, PoolRouteConfig,
+    Route,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +38,9 @@ impl FormerOwners {
         route: Arc<dyn Route>,
         factory: &mut DestinationFactory<'_>,
     ) -> Arc<dyn Route> {
-        let Some(PoolRouteConfig { pool, hash, .. }) = handle.config::<PoolRouteConfig>() else { return route };
+        let Some(PoolRouteConfig { entries: PoolEntries { pool, .. }, hash, .. }) = handle.config() else {
+            return route;
+        };
         let Some(PoolUse { pool: former, hash: former_hash }) = self.pools.get(&pool.name) else { return route };
         let is_changed = former.servers != pool.servers || *former_hash != *hash;
         if pool.resize_warm_up_s == 0 || !is_changed || former.keep_routing_prefix {

@@ -54,7 +54,7 @@ pub(crate) fn bucket(explanation: &Explanation, pools: &BTreeMap<String, Arc<Poo
     bucket
 }
 
-/// A pool, and the index of a server in it.
+/// A pool, and the index of a server among its entries.
 type Place<'a> = (&'a Pool, usize);
 
 /// Calls `visit` with each step, the blanks before its name, and the place of the server that it is.
@@ -74,7 +74,8 @@ fn for_each_step<'a>(
 }
 
 fn place_in<'a>(pool: &'a Pool, address: &str) -> Option<Place<'a>> {
-    Some((pool, pool.servers.iter().position(|server| *server.0 == *address)?))
+    let server = pool.servers.iter().position(|server| *server.0 == *address)?;
+    Some((pool, pool.entry_of(server)))
 }
 
 struct Caller<'a> {

@@ -18,8 +18,8 @@ use crate::{
         support::failover_options::{FAILOVER_KEYS, FailoverOptions},
     },
     configuration::{
-        ConfigurationError, Handle, Keys, Object, Parser, Pool, RouteConfig, RouteType, TreeBuilder, parse_salt,
-        parse_weights,
+        ConfigurationError, Handle, Keys, Object, Parser, Pool, PoolEntries, RouteConfig, RouteType, TreeBuilder,
+        parse_salt, parse_weights,
     },
     hash::{murmur64a, weigh},
 };
@@ -145,10 +145,10 @@ impl RouteConfig for Config {
     }
 }
 
-/// The route over the servers of a pool.
+/// The route over the entries of a pool.
 #[derive(Debug, PartialEq)]
 pub(crate) struct LatestOfPool {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) entries: PoolEntries,
     pub(crate) layers: ServerLayers,
     pub(crate) options: LatestOptions,
 }
@@ -163,11 +163,11 @@ impl RouteConfig for LatestOfPool {
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
-        Some(&self.pool)
+        Some(&self.entries.pool)
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let servers = self.layers.build(&self.pool, tree);
-        Arc::new(LatestRoute::with_options(&servers, &self.options, tree.environment()))
+        let routes = self.layers.build(&self.entries, tree);
+        Arc::new(LatestRoute::with_options(&routes, &self.options, tree.environment()))
     }
 }

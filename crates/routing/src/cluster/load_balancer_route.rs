@@ -14,7 +14,8 @@ use crate::{
     KeyHash, Outcomes, Route, SERVERS_MAX,
     cluster::pool_route::ServerLayers,
     configuration::{
-        ConfigurationError, Handle, Keys, Object, Parser, Pool, RouteConfig, RouteType, TreeBuilder, parse_salt,
+        ConfigurationError, Handle, Keys, Object, Parser, Pool, PoolEntries, RouteConfig, RouteType, TreeBuilder,
+        parse_salt,
     },
 };
 use std::sync::Arc;
@@ -125,10 +126,10 @@ impl RouteConfig for Config {
     }
 }
 
-/// The route over the servers of a pool.
+/// The route over the entries of a pool.
 #[derive(Debug, PartialEq)]
 pub(crate) struct LoadBalancerOfPool {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) entries: PoolEntries,
     pub(crate) layers: ServerLayers,
     pub(crate) options: LoadBalancerOptions,
 }
@@ -143,11 +144,11 @@ impl RouteConfig for LoadBalancerOfPool {
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
-        Some(&self.pool)
+        Some(&self.entries.pool)
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let servers = self.layers.build(&self.pool, tree);
-        LoadBalancerRoute::build(servers, &self.options, tree.environment())
+        let routes = self.layers.build(&self.entries, tree);
+        LoadBalancerRoute::build(routes, &self.options, tree.environment())
     }
 }

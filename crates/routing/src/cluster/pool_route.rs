@@ -2,7 +2,7 @@
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | sent to the one server of the pool that the key's hash picks |
+//! | all | sent to the one server of the pool, or the route among them, that the key's hash picks |
 //!
 //! No server of a pool takes over for another: the keys of a TKO server fail until a failover route above sends them
 //! to the gutter (§3.3: rehashing them onto other servers would let one hot key overload server after server).
@@ -23,8 +23,8 @@ use crate::{
         slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute, parse_slow_warm_up},
     },
     configuration::{
-        ConfigurationError, DestinationSettings, Handle, Keys, Object, Parser, Pool, RouteConfig, RouteType,
-        TreeBuilder, parse_pool_hash,
+        ConfigurationError, DestinationSettings, Handle, Keys, Object, Parser, Pool, PoolEntries, RouteConfig,
+        RouteType, TreeBuilder, parse_pool_hash,
     },
 };
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl PoolRoute {
         Self::from_routes(servers.into_iter().map(leaf).collect(), hash)
     }
 
-    /// A pool over existing routes to its servers.
+    /// A pool over the routes of its entries.
     ///
     /// # Panics
     /// As [`HashRoute::new`].
@@ -61,18 +61,17 @@ impl Route for PoolRoute {
 
 pub(crate) const TYPE: RouteType = RouteType::new("PoolRoute", parse).with_short_form(|node, argument, parser| {
     let Some(name) = argument else { return Ok(None) };
-    let pool = parser.pool(node, name)?;
-    if let Some(empty) = of_empty_pool(&pool) {
+    let entries = parser.pool(node, name)?;
+    if let Some(empty) = of_empty_pool(&entries.pool) {
         return Ok(Some(empty));
     }
-    let hash = parse_pool_hash(None, &pool, node)?;
-    Ok(Some(Handle::route(PoolRouteConfig::new(pool, hash))))
+    let hash = parse_pool_hash(None, &entries.pool, node)?;
+    Ok(Some(Handle::route(PoolRouteConfig::new(entries, hash))))
 });
 
-/// The route over a pool without servers: an error, or an empty cache. `None` if it has servers.
+/// The route over a pool without servers and routes: an error, or an empty cache. `None` if it has some.
 pub(crate) fn of_empty_pool(pool: &Pool) -> Option<Handle> {
-    let is_empty = pool.servers.is_empty();
-    is_empty.then(|| match pool.error_on_empty {
+    (pool.entries() == 0).then(|| match pool.error_on_empty {
         true => no_children(&pool.name),
         false => null_route::TYPE.handle_without_arguments(),
     })
@@ -81,26 +80,26 @@ pub(crate) fn of_empty_pool(pool: &Pool) -> Option<Handle> {
 /// The arguments of a [`PoolRoute`].
 #[derive(Debug, PartialEq)]
 pub struct PoolRouteConfig {
-    /// The pool.
-    pub pool: Arc<Pool>,
-    /// The hash that picks a server.
+    /// The servers of the pool, and the routes among them.
+    pub entries: PoolEntries,
+    /// The hash that picks an entry.
     pub hash: KeyHash,
     layers: ServerLayers,
 }
 
 impl PoolRouteConfig {
-    pub(crate) fn new(pool: Arc<Pool>, hash: KeyHash) -> Self {
-        PoolRouteConfig { pool, hash, layers: ServerLayers::default() }
+    pub(crate) fn new(entries: PoolEntries, hash: KeyHash) -> Self {
+        PoolRouteConfig { entries, hash, layers: ServerLayers::default() }
     }
 }
 
-/// The routes around each server of a pool.
+/// The routes around each entry of a pool.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ServerLayers {
     shadows: Vec<Shadow>,
-    /// The window of each server.
+    /// The window of each entry.
     outstanding_max: Option<u32>,
-    /// The target of gets while a server is cold, and when a server is cold.
+    /// The target of gets while an entry is cold, and when one is cold.
     slow_warm_up: Option<(Handle, SlowWarmUp)>,
 }
 
@@ -113,12 +112,12 @@ impl ServerLayers {
         })
     }
 
-    /// Builds the servers of `pool`, each within its layers.
-    pub(crate) fn build(&self, pool: &Pool, tree: &mut dyn TreeBuilder) -> Vec<Arc<dyn Route>> {
-        let servers = build_servers(pool, &self.shadows, self.outstanding_max, tree);
+    /// Builds the entries of a pool, each within its layers.
+    pub(crate) fn build(&self, entries: &PoolEntries, tree: &mut dyn TreeBuilder) -> Vec<Arc<dyn Route>> {
+        let routes = build_entries(entries, &self.shadows, self.outstanding_max, tree);
         match &self.slow_warm_up {
-            Some((failover, settings)) => SlowWarmUpRoute::around_each(servers, failover, *settings, tree),
-            None => servers,
+            Some((failover, settings)) => SlowWarmUpRoute::around_each(routes, failover, *settings, tree),
+            None => routes,
         }
     }
 }
@@ -130,37 +129,37 @@ const KEYS: Keys =
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&KEYS)?;
-    let (mut pool, node) = parser.pool_of_route(object)?;
+    let (mut entries, node) = parser.pool_of_route(object)?;
     if let Some(bucketize) = object.get("bucketize")
         && bucketize.boolean()?
     {
         return Err(bucketize.error("mcrouter's \"bucketize\" is not supported"));
     }
-    if let Some(empty) = of_empty_pool(&pool) {
-        node.warn(format!("pool {:?} has no servers", pool.name));
+    if let Some(empty) = of_empty_pool(&entries.pool) {
+        node.warn(format!("pool {:?} has no servers", entries.pool.name));
         return Ok(empty);
     }
     if let Some(node) = object.get("asynclog") {
-        let settings = DestinationSettings { asynclog: node.boolean()?, ..pool.settings };
-        pool = Arc::new(Pool { settings, ..Pool::clone(&pool) });
+        let settings = DestinationSettings { asynclog: node.boolean()?, ..entries.pool.settings };
+        entries.pool = Arc::new(Pool { settings, ..Pool::clone(&entries.pool) });
     }
     let hash = object.get("hash");
     let pool_route = match hash.as_ref().map_or(Ok(None), RouteHash::parse)? {
         Some(RouteHash::Latest(hash)) => {
-            let options = LatestOptions::parse(&hash, &Handle::servers_of(&pool), parser)?;
-            Handle::route(LatestOfPool { layers: ServerLayers::parse(object, parser)?, pool, options })
+            let options = LatestOptions::parse(&hash, &entries.handles(), parser)?;
+            Handle::route(LatestOfPool { layers: ServerLayers::parse(object, parser)?, entries, options })
         }
         Some(RouteHash::LoadBalancer(hash)) => {
             let options = LoadBalancerOptions::parse(&hash)?;
             let layers = ServerLayers::parse(object, parser)?;
             match options.is_only_a_hash() {
-                true => Handle::route(PoolRouteConfig { hash: options.hash(), pool, layers }),
-                false => Handle::route(LoadBalancerOfPool { pool, layers, options }),
+                true => Handle::route(PoolRouteConfig { hash: options.hash(), entries, layers }),
+                false => Handle::route(LoadBalancerOfPool { entries, layers, options }),
             }
         }
         None => {
-            let hash = parse_pool_hash(hash, &pool, &node)?;
-            Handle::route(PoolRouteConfig { hash, layers: ServerLayers::parse(object, parser)?, pool })
+            let hash = parse_pool_hash(hash, &entries.pool, &node)?;
+            Handle::route(PoolRouteConfig { hash, layers: ServerLayers::parse(object, parser)?, entries })
         }
     };
     let limited = match object.get("rates") {
@@ -176,16 +175,20 @@ impl RouteConfig for PoolRouteConfig {
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
-        Some(&self.pool)
+        Some(&self.entries.pool)
     }
 
     fn key_hash(&self) -> Option<(&KeyHash, usize)> {
-        Some((&self.hash, self.pool.servers.len()))
+        Some((&self.hash, self.entries.pool.entries()))
     }
 
-    /// From the spool of the pool to what stands around each of its servers.
+    fn passes_reads(&self) -> bool {
+        self.layers == ServerLayers::default()
+    }
+
+    /// From the spool of the pool to what stands around each of its entries.
     fn mcrouter_names(&self) -> Vec<String> {
-        let PoolRouteConfig { pool, hash, layers } = self;
+        let PoolRouteConfig { entries: PoolEntries { pool, .. }, hash, layers } = self;
         let salt = if hash.salt.is_empty() { String::new() } else { format!("|salt={}", hash.salt) };
         let asynclog = pool.settings.asynclog.then(|| format!("asynclog:{}", pool.name));
         let hash = format!("hash|{}{salt}", hash.function.name());
@@ -195,25 +198,25 @@ impl RouteConfig for PoolRouteConfig {
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let servers = self.layers.build(&self.pool, tree);
-        Arc::new(PoolRoute::from_routes(servers, self.hash.clone()))
+        let routes = self.layers.build(&self.entries, tree);
+        Arc::new(PoolRoute::from_routes(routes, self.hash.clone()))
     }
 }
 
-/// Builds the servers of a pool, each with its shadows around its window.
-pub(crate) fn build_servers(
-    pool: &Pool,
+/// Builds the entries of a pool, each with its shadows around its window.
+pub(crate) fn build_entries(
+    entries: &PoolEntries,
     shadows: &[Shadow],
     outstanding_max: Option<u32>,
     tree: &mut dyn TreeBuilder,
 ) -> Vec<Arc<dyn Route>> {
     let targets: Vec<Arc<dyn Route>> = shadows.iter().map(|shadow| tree.build(&shadow.target)).collect();
-    let servers = tree.build_servers(pool).into_iter().enumerate().map(|(at, mut server)| {
+    let routes = entries.build(tree).into_iter().enumerate().map(|(at, mut route)| {
         if let Some(window) = outstanding_max {
-            server = Arc::new(OutstandingLimitRoute::new(server, window, OUTSTANDING_WAITING_MAX));
+            route = Arc::new(OutstandingLimitRoute::new(route, window, OUTSTANDING_WAITING_MAX));
         }
-        let of_server = shadows.iter().zip(targets.iter().cloned()).filter(|(shadow, _)| shadow.is_of_index(at));
-        add_shadows(server, of_server, tree)
+        let of_entry = shadows.iter().zip(targets.iter().cloned()).filter(|(shadow, _)| shadow.is_of_index(at));
+        add_shadows(route, of_entry, tree)
     });
-    servers.collect()
+    routes.collect()
 }

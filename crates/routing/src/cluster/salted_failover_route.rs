@@ -14,12 +14,13 @@
 use crate::{
     FailoverRoute, KeyHash, Route,
     cluster::{
-        pool_route::{PoolRoute, PoolRouteConfig, build_servers, of_empty_pool},
+        pool_route::{PoolRoute, PoolRouteConfig, build_entries, of_empty_pool},
         shadow_route::{Shadow, parse_shadows},
         support::failover_options::{FAILOVER_KEYS, FailoverOptions, FailoverOrder},
     },
     configuration::{
-        ConfigurationError, Handle, Keys, Object, Parser, Pool, RouteConfig, RouteType, TreeBuilder, parse_pool_hash,
+        ConfigurationError, Handle, Keys, Object, Parser, Pool, PoolEntries, RouteConfig, RouteType, TreeBuilder,
+        parse_pool_hash,
     },
 };
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) const TYPE: RouteType = RouteType::new("SaltedFailoverRoute", parse);
 
 #[derive(Debug, PartialEq)]
 struct Config {
-    pool: Arc<Pool>,
+    entries: PoolEntries,
     hash: KeyHash,
     shadows: Vec<Shadow>,
     options: FailoverOptions,
@@ -36,14 +37,14 @@ struct Config {
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "pool", "hash", "shadows"]).and(FAILOVER_KEYS))?;
-    let (pool, node) = parser.pool_of_route(object)?;
-    if let Some(empty) = of_empty_pool(&pool) {
-        node.warn(format!("pool {:?} has no servers", pool.name));
+    let (entries, node) = parser.pool_of_route(object)?;
+    if let Some(empty) = of_empty_pool(&entries.pool) {
+        node.warn(format!("pool {:?} has no servers", entries.pool.name));
         return Ok(empty);
     }
-    let hash = parse_pool_hash(object.get("hash"), &pool, &node)?;
-    let mut children = vec![Handle::route(PoolRouteConfig::new(pool.clone(), hash.clone()))];
-    children.extend(Handle::servers_of(&pool));
+    let hash = parse_pool_hash(object.get("hash"), &entries.pool, &node)?;
+    let mut children = vec![Handle::route(PoolRouteConfig::new(entries.clone(), hash.clone()))];
+    children.extend(entries.handles());
     let mut options = FailoverOptions::parse(object, &children, parser)?;
     match (&options.order, object.get("failover_policy")) {
         (FailoverOrder::ByKey { .. } | FailoverOrder::Rendezvous { .. }, _) => {}
@@ -58,7 +59,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         }
     }
     let shadows = parse_shadows(object, parser);
-    Ok(Handle::route(Config { pool, hash, shadows, options }))
+    Ok(Handle::route(Config { entries, hash, shadows, options }))
 }
 
 impl RouteConfig for Config {
@@ -71,13 +72,13 @@ impl RouteConfig for Config {
     }
 
     fn pool(&self) -> Option<&Arc<Pool>> {
-        Some(&self.pool)
+        Some(&self.entries.pool)
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let servers = build_servers(&self.pool, &self.shadows, None, tree);
-        let pool = Arc::new(PoolRoute::from_routes(servers.clone(), self.hash.clone())) as Arc<dyn Route>;
-        let children = std::iter::once(pool).chain(servers).collect();
+        let routes = build_entries(&self.entries, &self.shadows, None, tree);
+        let pool = Arc::new(PoolRoute::from_routes(routes.clone(), self.hash.clone())) as Arc<dyn Route>;
+        let children = std::iter::once(pool).chain(routes).collect();
         Arc::new(FailoverRoute::with_options(children, &self.options, tree.environment()))
     }
 }

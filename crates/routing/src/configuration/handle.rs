@@ -32,16 +32,12 @@ impl Handle {
         Handle::Route(Arc::new(config))
     }
 
-    pub(crate) fn servers_of(pool: &Arc<Pool>) -> Vec<Handle> {
-        (0..pool.servers.len()).map(|server| Handle::Server { pool: pool.clone(), server }).collect()
-    }
-
     /// The name of the node in messages: the route's type as in configurations, with the pool or the reply that
     /// distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
     pub fn label(&self) -> String {
         match self {
             Handle::Route(config) => config.label(),
-            Handle::Server { pool, server } => format!("Pool|{}[{server}]", pool.name),
+            Handle::Server { pool, server } => format!("Pool|{}[{}]", pool.name, pool.entry_of(*server)),
             Handle::Named(_) => "named handle".to_owned(),
         }
     }

@@ -22,7 +22,7 @@ const SALT_BYTES_MAX: usize = 250;
 
 const KEYS: Keys = Keys::known(&["hash_func", "salt", "weights", "tags"]);
 
-/// Parses the hash at `node`, or takes the default, over the servers of `pool`, which is named at `pool_node`.
+/// Parses the hash at `node`, or takes the default, over the entries of `pool`, which is named at `pool_node`.
 pub(crate) fn parse_pool_hash<'a>(
     node: Option<Node<'a>>,
     pool: &Pool,
@@ -40,7 +40,7 @@ pub(crate) fn parse_pool_hash<'a>(
     if hash.names.is_empty() {
         hash.names = server_names(hash.function, pool, &node)?;
     }
-    check_servers(hash, pool.servers.len(), &node)
+    check_servers(hash, pool.entries(), &node)
 }
 
 /// Parses the hash at `node`, without the names and weights of a pool.
@@ -99,6 +99,12 @@ fn server_names(function: HashFunction, pool: &Pool, node: &Node<'_>) -> Result<
     let needed = function.names_needed();
     if matches!(needed, NamesNeeded::No | NamesNeeded::Tags) || !pool.tags.is_empty() {
         return Ok(pool.tags.clone());
+    }
+    if !pool.routes_at.is_empty() {
+        return Err(node.error(format!(
+            "{} picks a server by its name, and a route among the servers has none: expected \"tags\"",
+            function.name()
+        )));
     }
     let name = |Address(address): &Address| match needed {
         NamesNeeded::HostAndOddPort => Ok(address.strip_suffix(DEFAULT_PORT).unwrap_or(address).to_owned()),

@@ -8,23 +8,26 @@
 //!   ["PoolRoute|A"]                       in a place for one route: a list that has one
 //! ```
 //!
+//! Routes may also be among the servers of a pool (`pool_entries.rs`).
+//!
 //! A [`Registry`] lists the route types, each of which parses its own arguments and calls back for its children.
 //!
-//! A named handle is parsed at the first reference, so named handles may stand in any order. A handle that leads back
-//! to itself is detected because it is still being parsed.
+//! A named handle, or a route among the servers of a pool, is parsed at the first reference, so they may stand in any
+//! order. One that leads back to itself is detected because it is still being parsed.
 
 use super::{
     defaults::Defaults,
     error::{ConfigurationError, suggestion},
     handle::Handle,
     json_cursor::{Keys, Node, Object},
-    pool::Pool,
+    pool::{ParsedPool, RouteEntry},
+    pool_entries::PoolEntries,
     pools::{Pools, TlsPolicies},
     route_type::RouteType,
     transport::TlsPolicy,
 };
 use crate::{Address, LeaseScope};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt};
 
 /// What a handle with an error is replaced with. It is no handle that exists: one that did would, where it is the one
 /// with the error, refer to itself.
@@ -77,14 +80,14 @@ pub(crate) struct Parser<'a> {
     registry: &'static Registry,
     pools: Pools<'a>,
     named_nodes: BTreeMap<&'a str, Node<'a>>,
-    /// Names of the handles that are being parsed, outermost first.
-    in_progress: Vec<&'a str>,
-    /// Parsed named handles, each behind those that it refers to.
+    /// The shared handles that are being parsed, outermost first.
+    in_progress: Vec<SharedHandle<'a>>,
+    /// Parsed shared handles, each behind those that it refers to.
     done: Vec<(String, Handle)>,
-    done_by_name: BTreeMap<&'a str, ParsedHandle>,
+    done_by_name: BTreeMap<SharedHandle<'a>, ParsedHandle>,
     /// The number of handles around the one that is being parsed.
     depth: usize,
-    /// The maximum of `depth` within the named handle that is being parsed.
+    /// The maximum of `depth` within the shared handle that is being parsed.
     depth_reached: usize,
     /// The misses of clients that handles need; `None` if none does.
     lease_scope: Option<LeaseScope>,
@@ -93,10 +96,28 @@ pub(crate) struct Parser<'a> {
     left_out: usize,
 }
 
+/// A handle that several others may refer to. It is parsed, and built, once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum SharedHandle<'a> {
+    /// One of the named handles.
+    Named(&'a str),
+    /// The route at index `at` of a pool's servers.
+    PoolEntry { pool: &'a str, at: usize },
+}
+
+impl fmt::Display for SharedHandle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SharedHandle::Named(name) => f.write_str(name),
+            SharedHandle::PoolEntry { pool, at } => write!(f, "Pool|{pool}[{at}]"),
+        }
+    }
+}
+
 /// What a handle that is left out may have changed.
 struct ParserState<'a> {
     done: usize,
-    done_by_name: BTreeMap<&'a str, ParsedHandle>,
+    done_by_name: BTreeMap<SharedHandle<'a>, ParsedHandle>,
     depth_reached: usize,
     lease_scope: Option<LeaseScope>,
     tls_policies: TlsPolicies,
@@ -256,18 +277,34 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(crate) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
-        self.pools.get(node, name)
+    pub(crate) fn pool(&mut self, node: &Node<'a>, name: &str) -> Result<PoolEntries, ConfigurationError> {
+        let parsed = self.pools.get(node, name)?;
+        self.pool_entries(node, parsed)
     }
 
     /// The pool at the key `pool`, by name or inline, and its place.
-    pub(crate) fn pool_of_route(&mut self, object: &Object<'a>) -> Result<(Arc<Pool>, Node<'a>), ConfigurationError> {
+    pub(crate) fn pool_of_route(&mut self, object: &Object<'a>) -> Result<(PoolEntries, Node<'a>), ConfigurationError> {
         let node = object.require("pool", "the name of a pool")?;
         let pool = match node.is_object() {
-            true => self.pools.parse_inline(&node)?,
-            false => self.pools.get(&node, node.string("the name of a pool, or a pool")?)?,
+            true => self.inline_pool(&node)?,
+            false => self.pool(&node, node.string("the name of a pool, or a pool")?)?,
         };
         Ok((pool, node))
+    }
+
+    fn inline_pool(&mut self, node: &Node<'a>) -> Result<PoolEntries, ConfigurationError> {
+        let parsed = self.pools.parse_inline(node)?;
+        self.pool_entries(node, parsed)
+    }
+
+    /// Parses the routes of a pool that `node` refers to.
+    fn pool_entries(&mut self, node: &Node<'a>, parsed: ParsedPool<'a>) -> Result<PoolEntries, ConfigurationError> {
+        let route = |entry: &RouteEntry<'a>| match entry.owner {
+            Some(pool) => self.shared_handle(node, SharedHandle::PoolEntry { pool, at: entry.at }, &entry.node),
+            None => Ok(self.handle(&entry.node)),
+        };
+        let routes: Result<Vec<Handle>, ConfigurationError> = parsed.routes.iter().map(route).collect();
+        Ok(PoolEntries::new(parsed.pool, routes?))
     }
 
     /// The handle that `handle` refers to by name, or `handle` itself.
@@ -304,11 +341,14 @@ impl<'a> Parser<'a> {
         self.pools.tls_places()
     }
 
-    /// All named handles. Those without a reference are parsed now, so that their errors are reported.
+    /// All shared handles. Those without a reference are parsed now, so that their errors are reported.
     pub(crate) fn into_named_handles(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
         let names: Vec<&str> = self.named_nodes.keys().copied().collect();
         for name in names {
             self.resolve_name(&top.node, name)?;
+        }
+        for name in self.pools.names() {
+            self.pool(&top.node, name)?;
         }
         Ok(self.done)
     }
@@ -354,31 +394,46 @@ impl<'a> Parser<'a> {
     }
 
     fn resolve_name(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
-        if let Some(&ParsedHandle { at, height }) = self.done_by_name.get(name) {
-            self.enter(node, height)?;
-            return Ok(Some(Handle::Named(at)));
-        }
         let Some((&name, target)) = self.named_nodes.get_key_value(name) else { return Ok(None) };
-        if let Some(at) = self.in_progress.iter().position(|other| *other == name) {
-            let circle = [&self.in_progress[at..], &[name]].concat().join(" -> ");
-            return Err(node.error(format!("the named handle {name:?} leads back to itself: {circle}")));
-        }
         let target = target.clone();
-        self.in_progress.push(name);
+        self.shared_handle(node, SharedHandle::Named(name), &target).map(Some)
+    }
+
+    /// The handle that `node` refers to, and that `target` describes.
+    fn shared_handle(
+        &mut self,
+        node: &Node<'a>,
+        shared: SharedHandle<'a>,
+        target: &Node<'a>,
+    ) -> Result<Handle, ConfigurationError> {
+        if let Some(&ParsedHandle { at, height }) = self.done_by_name.get(&shared) {
+            self.enter(node, height)?;
+            return Ok(Handle::Named(at));
+        }
+        if let Some(at) = self.in_progress.iter().position(|other| *other == shared) {
+            let circle: Vec<String> =
+                self.in_progress[at..].iter().chain([&shared]).map(SharedHandle::to_string).collect();
+            let what = match shared {
+                SharedHandle::Named(name) => format!("the named handle {name:?}"),
+                SharedHandle::PoolEntry { pool, .. } => format!("a route among the servers of pool {pool:?}"),
+            };
+            return Err(node.error(format!("{what} leads back to itself: {}", circle.join(" -> "))));
+        }
+        self.in_progress.push(shared);
         let reached_outside = std::mem::replace(&mut self.depth_reached, self.depth);
-        let handle = self.handle(&target);
+        let handle = self.handle(target);
         let height = self.depth_reached - self.depth;
         self.depth_reached = self.depth_reached.max(reached_outside);
         self.in_progress.pop();
         let at = self.done.len();
-        self.done.push((name.to_owned(), handle));
-        self.done_by_name.insert(name, ParsedHandle { at, height });
-        Ok(Some(Handle::Named(at)))
+        self.done.push((shared.to_string(), handle));
+        self.done_by_name.insert(shared, ParsedHandle { at, height });
+        Ok(Handle::Named(at))
     }
 
     fn short_list(&mut self, node: &Node<'a>, text: &str) -> Result<Vec<Handle>, ConfigurationError> {
         match text.strip_prefix("Pool|") {
-            Some(pool) => Ok(Handle::servers_of(&self.pool(node, pool)?)),
+            Some(pool) => Ok(self.pool(node, pool)?.handles()),
             None => Ok(vec![self.short_handle(node, text)?]),
         }
     }
@@ -396,7 +451,7 @@ impl<'a> Parser<'a> {
         match element.as_string() {
             Some("") => Ok(Vec::new()),
             Some(text) => self.short_list(element, text),
-            None if is_pool(element)? => Ok(Handle::servers_of(&self.pools.parse_inline(element)?)),
+            None if is_pool(element)? => Ok(self.inline_pool(element)?.handles()),
             None => match self.several(element)? {
                 Some(handles) => Ok(handles),
                 None => Ok(vec![self.handle(element)]),

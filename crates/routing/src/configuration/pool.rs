@@ -49,11 +49,14 @@ pub struct Pool {
     /// How long after a change of the servers a key that has moved is read from its former owner after a miss, in
     /// seconds. Default 0: never. Until its end deletes go to both owners.
     pub resize_warm_up_s: u64,
-    /// For weighted hashes, one for each server. The list may be shorter than `servers`, or empty.
+    /// The indexes of the entries of `servers` in the configuration that are routes, ascending: `[1]` if the second of
+    /// three is one. Empty for most pools.
+    pub routes_at: Vec<usize>,
+    /// For weighted hashes, one for each entry (server or route). The list may be shorter, or empty.
     pub weights: Vec<f64>,
-    /// For hashes of names, one for each server. Empty: a server's address is its name.
+    /// For hashes of names, one for each entry. Empty: a server's address is its name.
     pub tags: Vec<String>,
-    /// For failover that avoids servers that fail together, one for each server. May be empty.
+    /// For failover that avoids servers that fail together, one for each entry. May be empty.
     pub failure_domains: Vec<Arc<str>>,
     /// Whether a route over no servers answers with an error (default), or as an empty cache.
     pub error_on_empty: bool,
@@ -108,9 +111,17 @@ const TIMEOUT_MS_MAX: i64 = 3_600_000;
 /// An hour: meanwhile the former configuration is covered, and each delete of a moved key costs a second one.
 const RESIZE_WARM_UP_S_MAX: i64 = 3_600;
 
-fn parse_resize_warm_up_s(pool: &InheritanceChain<'_>, keeps_prefix: bool) -> Result<u64, ConfigurationError> {
+fn parse_resize_warm_up_s(
+    pool: &InheritanceChain<'_>,
+    keeps_prefix: bool,
+    has_routes: bool,
+) -> Result<u64, ConfigurationError> {
     let Some(node) = pool.get("resize_warm_up_s") else { return Ok(0) };
     match node.integer("seconds", 0, RESIZE_WARM_UP_S_MAX)? {
+        seconds if seconds > 0 && has_routes => Err(node.error(
+            "the former owners of keys are not known where routes are among the servers: expected 0, or a \"HashRoute\" \
+             over routes to pools that have servers only",
+        )),
         seconds if seconds > 0 && keeps_prefix => {
             Err(node
                 .error("the servers of a pool with \"keep_routing_prefix\" are routers, which own no keys: expected 0"))
@@ -119,7 +130,7 @@ fn parse_resize_warm_up_s(pool: &InheritanceChain<'_>, keeps_prefix: bool) -> Re
     }
 }
 
-/// Parses a list with one entry for each server; an empty list if there is none.
+/// Parses a list with one element for each of `servers`; an empty list if there is none.
 fn parse_per_server<'a, T>(
     pool: &InheritanceChain<'a>,
     key: &str,
@@ -134,13 +145,33 @@ fn parse_per_server<'a, T>(
     }
 }
 
+/// A pool whose routes are not parsed.
+#[derive(Clone)]
+pub(super) struct ParsedPool<'a> {
+    pub(super) pool: Arc<Pool>,
+    /// One for each of [`Pool::routes_at`].
+    pub(super) routes: Vec<RouteEntry<'a>>,
+}
+
+/// A route among the servers of a pool.
+#[derive(Clone)]
+pub(super) struct RouteEntry<'a> {
+    /// The pool that has the list of servers; `None` if that is the pool itself.
+    pub(super) owner: Option<&'a str>,
+    /// The index in the list.
+    pub(super) at: usize,
+    pub(super) node: Node<'a>,
+}
+
+const SERVERS: &str = "a list of \"host:port\"";
+
 impl Pool {
     pub(super) fn parse<'a>(
         name: &str,
         node: &Node<'a>,
         pools: &PoolNodes<'a>,
         defaults: &Defaults,
-    ) -> Result<Pool, ConfigurationError> {
+    ) -> Result<ParsedPool<'a>, ConfigurationError> {
         let pool = InheritanceChain::parse(name, node, pools)?;
         // Errors from here on are independent of each other: all are reported.
         let report = |error: &ConfigurationError| node.report(error);
@@ -148,23 +179,32 @@ impl Pool {
         let settings = parse_settings(&pool, defaults).inspect_err(report);
         let region = PoolRegion::of(&pool, defaults)?;
         let pool_transport = PoolTransport::parse(&pool, region)?;
-        let Some(list) = pool.get("servers") else {
-            return Err(pool.own().missing("servers", "a list of \"host:port\""));
+        let Some((owner, list)) = pool.get_with_owner("servers") else {
+            return Err(pool.own().missing("servers", SERVERS));
         };
-        let found = list.array("a list of \"host:port\"")?.len();
+        let nodes = list.array(SERVERS)?;
+        let found = nodes.len();
         if found > SERVERS_MAX {
             return Err(list.error(format!("pool {name:?} has {found} servers: expected at most {SERVERS_MAX}")));
         }
-        let parse = |node: &Node<'a>| parse_server(node, &pool_transport, pool_transport.port_override);
-        let servers = list.parse_elements("a list of \"host:port\"", parse);
+        let parse = |node: &Node<'a>| match node.is_object() {
+            true => Ok(None),
+            false => {
+                node.string("a server as \"host:port\", or a route")?;
+                parse_server(node, &pool_transport, pool_transport.port_override).map(Some)
+            }
+        };
+        let entries = list.parse_elements(SERVERS, parse);
         let tko_limit = parse_tko_limit(&pool, found).inspect_err(report);
-        let (servers, mut transport): (Vec<Address>, Vec<Transport>) = servers?.into_iter().unzip();
+        let routes = nodes.into_iter().enumerate().filter(|(_, node)| node.is_object());
+        let routes: Vec<RouteEntry<'a>> = routes.map(|(at, node)| RouteEntry { owner, at, node }).collect();
+        let (servers, mut transport): (Vec<Address>, Vec<Transport>) = entries?.into_iter().flatten().unzip();
         let Spares { addresses: spares, transport: spare_transport, after_ms: spare_after_ms } =
             parse_spares(&pool, &servers, &pool_transport)?;
         transport.extend(spare_transport);
         keys?;
         let keep_routing_prefix = pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?;
-        Ok(Pool {
+        let pool = Pool {
             spares,
             spare_after_ms,
             tko_limit: tko_limit?,
@@ -173,18 +213,30 @@ impl Pool {
             transport,
             identity: pool_transport.identity,
             keep_routing_prefix,
-            resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix)?,
+            resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix, !routes.is_empty())?,
             flush_new_servers: pool.get("flush_new_servers").map(|value| value.boolean()).transpose()?,
-            weights: parse_pool_weights(&pool, servers.len())?,
-            tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
-            failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), parse_failure_domain)?,
+            weights: parse_pool_weights(&pool, found)?,
+            tags: parse_per_server(&pool, "tags", found, |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
+            failure_domains: parse_per_server(&pool, "failure_domains", found, parse_failure_domain)?,
             error_on_empty: pool.get("error_on_empty").map_or(Ok(true), |value| value.boolean())?,
+            routes_at: routes.iter().map(|route| route.at).collect(),
             servers,
-        })
+        };
+        Ok(ParsedPool { pool: Arc::new(pool), routes })
     }
 }
 
 impl Pool {
+    /// The number of its servers and of the routes among them.
+    pub fn entries(&self) -> usize {
+        self.servers.len() + self.routes_at.len()
+    }
+
+    /// The index among all entries of the server at index `server`.
+    pub fn entry_of(&self, server: usize) -> usize {
+        self.routes_at.iter().fold(server, |entry, &route| entry + usize::from(route <= entry))
+    }
+
     pub(super) fn members(&self) -> impl Iterator<Item = &Address> {
         self.servers.iter().chain(&self.spares)
     }

@@ -5,7 +5,7 @@ use super::{
     error::{ConfigurationError, suggestion},
     inheritance::PoolNodes,
     json_cursor::Node,
-    pool::Pool,
+    pool::{ParsedPool, Pool},
     transport::{Security, TlsPolicy},
 };
 use crate::Address;
@@ -13,7 +13,7 @@ use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 pub(super) struct Pools<'a> {
     defaults: Defaults,
-    by_name: BTreeMap<&'a str, Arc<Pool>>,
+    by_name: BTreeMap<&'a str, ParsedPool<'a>>,
     /// The pools with an error, which is reported.
     failed: BTreeMap<&'a str, ConfigurationError>,
     nodes: PoolNodes<'a>,
@@ -26,7 +26,11 @@ impl<'a> Pools<'a> {
         let (mut by_name, mut failed) = (BTreeMap::new(), BTreeMap::new());
         for (&name, node) in &nodes {
             match Pool::parse(name, node, &nodes, defaults) {
-                Ok(pool) => _ = by_name.insert(name, Arc::new(pool)),
+                Ok(mut parsed) => {
+                    // The others of the list belong to a pool that it inherits from.
+                    parsed.routes.iter_mut().for_each(|route| _ = route.owner.get_or_insert(name));
+                    by_name.insert(name, parsed);
+                }
                 Err(error) => {
                     node.report(&error);
                     failed.insert(name, error);
@@ -34,16 +38,17 @@ impl<'a> Pools<'a> {
             }
         }
         let mut tls_policies = TlsPolicies::default();
-        for (name, pool) in &by_name {
+        let pools: Vec<&Arc<Pool>> = by_name.values().map(|parsed: &ParsedPool<'_>| &parsed.pool).collect();
+        for (name, ParsedPool { pool, .. }) in &by_name {
             let node = &nodes[name];
             let report = |error: ConfigurationError| node.report(&error);
             tls_policies.add_pool(pool, node).unwrap_or_else(report);
-            check_spares(pool, node, by_name.values()).unwrap_or_else(report);
+            check_spares(pool, node, pools.iter().copied()).unwrap_or_else(report);
         }
         Pools { defaults: defaults.clone(), by_name, failed, nodes, tls_policies: RefCell::new(tls_policies) }
     }
 
-    pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+    pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<ParsedPool<'a>, ConfigurationError> {
         self.by_name.get(name).cloned().ok_or_else(|| {
             if let Some(error) = self.failed.get(name) {
                 return error.clone();
@@ -53,15 +58,20 @@ impl<'a> Pools<'a> {
         })
     }
 
-    pub(super) fn parse_inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
+    /// The names of all pools without an error.
+    pub(super) fn names(&self) -> Vec<&'a str> {
+        self.by_name.keys().copied().collect()
+    }
+
+    pub(super) fn parse_inline(&self, node: &Node<'a>) -> Result<ParsedPool<'a>, ConfigurationError> {
         let name = match node.object("a pool")?.get("name") {
             Some(name) => name.string("the pool's name")?,
             None => "",
         };
-        let pool = Pool::parse(name, node, &self.nodes, &self.defaults)?;
-        self.tls_policies.borrow_mut().add_pool(&pool, node)?;
-        check_spares(&pool, node, self.by_name.values())?;
-        Ok(Arc::new(pool))
+        let parsed = Pool::parse(name, node, &self.nodes, &self.defaults)?;
+        self.tls_policies.borrow_mut().add_pool(&parsed.pool, node)?;
+        check_spares(&parsed.pool, node, self.by_name.values().map(|other| &other.pool))?;
+        Ok(parsed)
     }
 
     /// The TLS policies so far.

@@ -201,7 +201,7 @@ pub(super) fn parse_server(
     pool: &PoolTransport,
     port_override: Option<u16>,
 ) -> Result<(Address, Transport), ConfigurationError> {
-    let text = node.string("a server as \"host:port\" (a route is a child of a \"HashRoute\")")?;
+    let text = node.string("a server as \"host:port\"")?;
     let refused = |why: &str| node.error(format!("{text:?} is not a server: {why}; expected {ADDRESS_FORMS}"));
     let (address, words) = split_address(text, port_override).map_err(refused)?;
     let transport = pool.with_suffixes(words.into_iter());

@@ -247,7 +247,7 @@ impl DomainNames {
 
     fn number_of_server(&mut self, handle: &Handle) -> Option<u32> {
         let Handle::Server { pool, server } = handle else { return None };
-        pool.failure_domains.get(*server).map(|name| self.number(name))
+        pool.failure_domains.get(pool.entry_of(*server)).map(|name| self.number(name))
     }
 }
 
@@ -259,7 +259,7 @@ fn parse_rendezvous_tags(object: &Object<'_>, children: &[&Handle]) -> Result<Ve
         Some(node) => parse_tags(&node)?,
         None => {
             let tag = |handle: &&Handle| match handle {
-                Handle::Server { pool, server } => pool.tags.get(*server).cloned(),
+                Handle::Server { pool, server } => pool.tags.get(pool.entry_of(*server)).cloned(),
                 _ => None,
             };
             others.iter().map_while(tag).collect()
