@@ -243,11 +243,20 @@ def test_what_is_refused_by_name_is_refused(tmp_path):
         assert ("bucketize" in route_errors(tmp_path, {"type": "PoolRoute", "pool": "A", "bucketize": is_on})) == is_on
 
 
-def test_a_refusal_names_what_to_do(tmp_path):
-    names = quoted(row("Configuration language", "refused"))
-    assert names == ["WeightedCh3Rv"]
-    (hash_function,) = names
+def test_a_refused_hash_is_named(tmp_path):
+    (hash_function,) = quoted(row("Configuration language", "refused"))
     assert hash_function in route_errors(tmp_path, {"type": "PoolRoute", "pool": "A", "hash": hash_function})
+
+
+def test_what_is_unknown_is_refused(tmp_path):
+    *protocols, _, _, _, _, _, _, _, _ = names = quoted(row("Configuration language", "unknown"))
+    assert protocols == ["caret", "thrift"]
+    for protocol in protocols:
+        pools = {"A": {"servers": [f"127.0.0.1:1:{protocol}"]}}
+        (error,) = check(tmp_path, {"pools": pools, "route": "PoolRoute|A"})["errors"]
+        assert f'"{protocol}" is not supported' in error["message"], error
+    for handle in names[len(protocols) :]:
+        assert f"Unknown RouteHandle: {handle} line: " in route_errors(tmp_path, {"type": handle}), handle
 
 
 def test_what_is_supported_is_taken_without_a_warning(tmp_path):

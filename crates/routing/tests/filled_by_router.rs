@@ -155,6 +155,7 @@ fn routes_above_that_do_more_than_to_pass_reads_on_are_found() {
         r#"{"type": "PrefixSelectorRoute", "policies": {"a:": FILLING}, "wildcard": "PoolRoute|B"}"#,
         r#"{"type": "OperationSelectorRoute", "default_policy": FILLING, "operation_policies": {"set": "NullRoute"}}"#,
         r#"{"type": "HashRoute", "children": [FILLING, "PoolRoute|B"]}"#,
+        r#"{"type": "PoolRoute", "pool": {"servers": ["c:1", FILLING]}}"#,
         r#"{"type": "LeaseRoute", "target": {"type": "LoggingRoute", "target": FILLING}}"#,
     ] {
         assert_eq!(above(passing), [true], "{passing}");
@@ -166,6 +167,7 @@ fn routes_above_that_do_more_than_to_pass_reads_on_are_found() {
         r#"{"type": "ModifyKeyRoute", "set_key_suffix": "x", "target": {"type": "LoggingRoute", "target": FILLING}}"#,
         r#"{"type": "KeySplitRoute", "replicas": 2, "all_sync": true, "first_hit": true, "destination": FILLING}"#,
         r#"{"type": "BigValueRoute", "split_threshold": 100, "target": FILLING}"#,
+        r#"{"type": "PoolRoute", "pool": {"servers": ["c:1", FILLING]}, "max_outstanding": 9}"#,
         r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": FILLING, "index_range": [0, 1],
             "key_fraction_range": [0, 1]}]}"#,
     ] {

@@ -97,17 +97,51 @@ async fn what_a_pool_lists_for_each_server_counts_its_routes() {
     // A server is named by its place in the configuration.
     let configuration = read(&with_mixed_pool("", r#"{ "type": "PoolRoute", "pool": "A" }"#));
     let pool = configuration.trees[0].1.pool().expect("the pool").clone();
-    assert_eq!((pool.servers.len(), pool.entries(), pool.entry_of(0), pool.entry_of(1)), (2, 3, 0, 2));
+    assert_eq!((pool.servers.len(), pool.entry_count(), pool.entry_index(0), pool.entry_index(1)), (2, 3, 0, 2));
     assert_eq!(Handle::Server { pool, server: 1 }.label(), "Pool|A[2]");
 }
 
 #[tokio::test]
-async fn a_pool_may_have_routes_only_and_its_spares_stand_in_for_servers() {
+async fn a_pool_may_have_routes_only() {
     let only = r#"{ "pools": { "A": { "servers": [{ "type": "NullRoute" }, { "type": "NullRoute" }] } },
                     "route": "PoolRoute|A" }"#;
     assert_eq!(ask(&build(only).0, &["get k"]).await, ["Miss"]);
-    let (_, fakes) = build(&with_mixed_pool(r#", "spares": ["e:1"]"#, r#""PoolRoute|A""#));
-    assert!(fakes.made.contains_key("e:1"));
+}
+
+/// Its servers would be taken for servers that are used: flushed, covered, and connected to.
+#[test]
+fn a_route_of_a_pool_that_is_not_used_is_checked_and_not_built() {
+    let text = r#"{ "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": [{ "type": "PoolRoute", "pool": "C" }] },
+                               "C": { "servers": ["c:1"] } }, "route": "PoolRoute|A" }"#;
+    assert_eq!(build(text).1.made.keys().collect::<Vec<_>>(), ["a:1"]);
+}
+
+/// With a failure domain for each entry, the next of another domain is asked.
+#[tokio::test]
+async fn a_route_has_the_failure_domain_and_the_tag_of_its_entry() {
+    let salted = |domains: &str| {
+        let policy = r#"{ "type": "DeterministicOrderPolicy", "max_tries": 3, "max_error_tries": 3,
+                          "enable_failure_domains": true }"#;
+        let route = format!(r#"{{ "type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {policy} }}"#);
+        with_mixed_pool(&format!(r#", "failure_domains": {domains}"#), &route)
+    };
+    // How often b is asked second, for keys of a server that fails: always, if the other server fails with it.
+    let asked_second = async |domains: &str| {
+        let mut fakes = FakeDestinations { down: vec!["a:1"], ..FakeDestinations::default() };
+        let root = read(&salted(domains)).build(&mut fakes);
+        let gets: Vec<String> = (0..100).map(|key| format!("get key:{key}")).collect();
+        ask(&root, &gets.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let of_a = fakes.asked("a:1");
+        let others: Vec<String> = ["b:1", "b:2"].iter().flat_map(|server| fakes.asked(server)).collect();
+        (of_a.iter().filter(|get| others.contains(get)).count(), of_a.len())
+    };
+    let (to_route, all) = asked_second("[1, 2, 1]").await;
+    assert!(all > 10 && to_route == all, "{to_route} of {all}");
+    assert_eq!(asked_second("[1, 1, 2]").await, (0, all));
+
+    let rendezvous = r#"{ "type": "FailoverRoute", "children": ["PoolRoute|B", "Pool|A"],
+                          "failover_policy": { "type": "RendezvousPolicy" } }"#;
+    read(&with_mixed_pool(r#", "tags": ["x", "y", "z"]"#, rendezvous));
 }
 
 #[test]
@@ -133,7 +167,7 @@ fn what_cannot_be_is_refused() {
             with_mixed_pool("", r#"{ "type": "PoolRoute", "pool": "A", "hash": "pymemcache" }"#),
             r#"pymemcache picks a server by its name, and a route among the servers has none: expected "tags""#,
         ),
-        (with_mixed_pool(r#", "tags": ["x", "y"]"#, r#""PoolRoute|A""#), "2 entries for 3 servers"),
+        (with_mixed_pool(r#", "tags": ["x", "y"]"#, r#""PoolRoute|A""#), "2 for 3 entries of \"servers\""),
         (
             r#"{ "pools": { "A": { "servers": ["a:1", { "type": "PoolRoute", "pool": "A" }] } }, "route": "PoolRoute|A" }"#
                 .to_owned(),

@@ -244,7 +244,7 @@ fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Op
 
 /// The servers of a pool with their failure domains.
 fn failure_domains(pool: &Pool) -> impl Iterator<Item = (String, String)> {
-    let domain_of = |(at, server)| Some((server, pool.failure_domains.get(pool.entry_of(at))?));
+    let domain_of = |(at, server)| Some((server, pool.failure_domains.get(pool.entry_index(at))?));
     let servers = pool.servers.iter().enumerate().filter_map(domain_of);
     servers.map(|(server, domain)| (server.to_string(), domain.to_string()))
 }

@@ -75,7 +75,7 @@ fn for_each_step<'a>(
 
 fn place_in<'a>(pool: &'a Pool, address: &str) -> Option<Place<'a>> {
     let server = pool.servers.iter().position(|server| *server.0 == *address)?;
-    Some((pool, pool.entry_of(server)))
+    Some((pool, pool.entry_index(server)))
 }
 
 struct Caller<'a> {

@@ -14,7 +14,7 @@ use crate::{
     Batch, BoxFuture, Context, Environment, FailoverErrors, Outcomes, Route, SERVERS_MAX,
     cluster::{
         failover_route::FailoverRoute,
-        pool_route::ServerLayers,
+        pool_route::EntryLayers,
         support::failover_options::{FAILOVER_KEYS, FailoverOptions},
     },
     configuration::{
@@ -149,7 +149,7 @@ impl RouteConfig for Config {
 #[derive(Debug, PartialEq)]
 pub(crate) struct LatestOfPool {
     pub(crate) entries: PoolEntries,
-    pub(crate) layers: ServerLayers,
+    pub(crate) layers: EntryLayers,
     pub(crate) options: LatestOptions,
 }
 

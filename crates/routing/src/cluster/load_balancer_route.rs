@@ -12,7 +12,7 @@
 use crate::{
     Batch, BoxFuture, Context, Environment, FailoverErrors, FailoverPolicy, FailoverRoute, FirstChoice, HashRoute,
     KeyHash, Outcomes, Route, SERVERS_MAX,
-    cluster::pool_route::ServerLayers,
+    cluster::pool_route::EntryLayers,
     configuration::{
         ConfigurationError, Handle, Keys, Object, Parser, Pool, PoolEntries, RouteConfig, RouteType, TreeBuilder,
         parse_salt,
@@ -130,7 +130,7 @@ impl RouteConfig for Config {
 #[derive(Debug, PartialEq)]
 pub(crate) struct LoadBalancerOfPool {
     pub(crate) entries: PoolEntries,
-    pub(crate) layers: ServerLayers,
+    pub(crate) layers: EntryLayers,
     pub(crate) options: LoadBalancerOptions,
 }
 

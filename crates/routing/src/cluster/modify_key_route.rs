@@ -3,7 +3,7 @@
 //! | verb | effect |
 //! |---|---|
 //! | all | sent under the changed key; the flag `k` of a meta command returns the client's key |
-//! | all, if the changed key exceeds 250 bytes | `CLIENT_ERROR`; that request is not sent |
+//! | all, if the changed key exceeds 250 bytes | `SERVER_ERROR`; that request is not sent |
 //!
 //! In this order: `replace_key_prefix` at the start of the key is replaced by `ensure_key_prefix`; otherwise
 //! `ensure_key_prefix` is prepended unless the key starts with it, or with `modify_inplace` overwrites the first bytes

@@ -71,7 +71,7 @@ pub(crate) const TYPE: RouteType = RouteType::new("PoolRoute", parse).with_short
 
 /// The route over a pool without servers and routes: an error, or an empty cache. `None` if it has some.
 pub(crate) fn of_empty_pool(pool: &Pool) -> Option<Handle> {
-    (pool.entries() == 0).then(|| match pool.error_on_empty {
+    (pool.entry_count() == 0).then(|| match pool.error_on_empty {
         true => no_children(&pool.name),
         false => null_route::TYPE.handle_without_arguments(),
     })
@@ -84,18 +84,18 @@ pub struct PoolRouteConfig {
     pub entries: PoolEntries,
     /// The hash that picks an entry.
     pub hash: KeyHash,
-    layers: ServerLayers,
+    layers: EntryLayers,
 }
 
 impl PoolRouteConfig {
     pub(crate) fn new(entries: PoolEntries, hash: KeyHash) -> Self {
-        PoolRouteConfig { entries, hash, layers: ServerLayers::default() }
+        PoolRouteConfig { entries, hash, layers: EntryLayers::default() }
     }
 }
 
 /// The routes around each entry of a pool.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct ServerLayers {
+pub(crate) struct EntryLayers {
     shadows: Vec<Shadow>,
     /// The window of each entry.
     outstanding_max: Option<u32>,
@@ -103,9 +103,9 @@ pub(crate) struct ServerLayers {
     slow_warm_up: Option<(Handle, SlowWarmUp)>,
 }
 
-impl ServerLayers {
-    fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<ServerLayers, ConfigurationError> {
-        Ok(ServerLayers {
+impl EntryLayers {
+    fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<EntryLayers, ConfigurationError> {
+        Ok(EntryLayers {
             shadows: parse_shadows(object, parser),
             outstanding_max: object.get("max_outstanding").map(|node| parse_outstanding_max(&node)).transpose()?,
             slow_warm_up: object.get("slow_warmup").map(|node| parse_slow_warm_up(&node, parser)).transpose()?,
@@ -147,11 +147,11 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let pool_route = match hash.as_ref().map_or(Ok(None), RouteHash::parse)? {
         Some(RouteHash::Latest(hash)) => {
             let options = LatestOptions::parse(&hash, &entries.handles(), parser)?;
-            Handle::route(LatestOfPool { layers: ServerLayers::parse(object, parser)?, entries, options })
+            Handle::route(LatestOfPool { layers: EntryLayers::parse(object, parser)?, entries, options })
         }
         Some(RouteHash::LoadBalancer(hash)) => {
             let options = LoadBalancerOptions::parse(&hash)?;
-            let layers = ServerLayers::parse(object, parser)?;
+            let layers = EntryLayers::parse(object, parser)?;
             match options.is_only_a_hash() {
                 true => Handle::route(PoolRouteConfig { hash: options.hash(), entries, layers }),
                 false => Handle::route(LoadBalancerOfPool { entries, layers, options }),
@@ -159,7 +159,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         }
         None => {
             let hash = parse_pool_hash(hash, &entries.pool, &node)?;
-            Handle::route(PoolRouteConfig { hash, layers: ServerLayers::parse(object, parser)?, entries })
+            Handle::route(PoolRouteConfig { hash, layers: EntryLayers::parse(object, parser)?, entries })
         }
     };
     let limited = match object.get("rates") {
@@ -179,11 +179,11 @@ impl RouteConfig for PoolRouteConfig {
     }
 
     fn key_hash(&self) -> Option<(&KeyHash, usize)> {
-        Some((&self.hash, self.entries.pool.entries()))
+        Some((&self.hash, self.entries.pool.entry_count()))
     }
 
     fn passes_reads(&self) -> bool {
-        self.layers == ServerLayers::default()
+        self.layers == EntryLayers::default()
     }
 
     /// From the spool of the pool to what stands around each of its entries.

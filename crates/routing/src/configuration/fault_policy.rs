@@ -84,6 +84,10 @@ pub(super) fn parse_tko_limit(
     servers: usize,
 ) -> Result<Option<TkoLimit>, ConfigurationError> {
     let Some(node) = pool.get("tko_tracker") else { return Ok(None) };
+    if servers == 0 {
+        node.warn("the pool has no servers: no limit");
+        return Ok(None);
+    }
     let tracker = node.object("an object with \"num_tko_threshold_upper\" and \"num_tko_threshold_lower\"")?;
     tracker.check(&TKO_TRACKER)?;
     let pair = |upper: &str, lower: &str| match (tracker.get(upper), tracker.get(lower)) {

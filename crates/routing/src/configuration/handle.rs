@@ -23,7 +23,16 @@ pub enum Handle {
         /// The index in [`Pool::servers`].
         server: usize,
     },
-    /// The named handle at this index of [`crate::Configuration::named`].
+    /// A route among the servers of a pool.
+    PoolEntry {
+        /// The pool.
+        pool: Arc<Pool>,
+        /// The index among the entries of its `servers`.
+        entry: usize,
+        /// The route.
+        route: Box<Handle>,
+    },
+    /// The handle at this index of [`crate::Configuration::named`].
     Named(usize),
 }
 
@@ -37,7 +46,8 @@ impl Handle {
     pub fn label(&self) -> String {
         match self {
             Handle::Route(config) => config.label(),
-            Handle::Server { pool, server } => format!("Pool|{}[{}]", pool.name, pool.entry_of(*server)),
+            Handle::Server { pool, server } => format!("Pool|{}[{}]", pool.name, pool.entry_index(*server)),
+            Handle::PoolEntry { route, .. } => route.label(),
             Handle::Named(_) => "named handle".to_owned(),
         }
     }
@@ -47,7 +57,16 @@ impl Handle {
         match self {
             Handle::Route(config) => config.pool(),
             Handle::Server { pool, .. } => Some(pool),
-            Handle::Named(_) => None,
+            Handle::PoolEntry { .. } | Handle::Named(_) => None,
+        }
+    }
+
+    /// The pool among whose entries it is, and its index among them; `None` if it is no entry of a pool.
+    pub(crate) fn place_in_pool(&self) -> Option<(&Pool, usize)> {
+        match self {
+            Handle::Server { pool, server } => Some((pool, pool.entry_index(*server))),
+            Handle::PoolEntry { pool, entry, .. } => Some((pool, *entry)),
+            Handle::Route(_) | Handle::Named(_) => None,
         }
     }
 

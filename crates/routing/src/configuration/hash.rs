@@ -40,7 +40,7 @@ pub(crate) fn parse_pool_hash<'a>(
     if hash.names.is_empty() {
         hash.names = server_names(hash.function, pool, &node)?;
     }
-    check_servers(hash, pool.entries(), &node)
+    check_servers(hash, pool.entry_count(), &node)
 }
 
 /// Parses the hash at `node`, without the names and weights of a pool.

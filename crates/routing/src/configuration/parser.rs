@@ -341,15 +341,18 @@ impl<'a> Parser<'a> {
         self.pools.tls_places()
     }
 
-    /// All shared handles. Those without a reference are parsed now, so that their errors are reported.
+    /// The shared handles. Those without a reference are parsed now, so that their errors are reported; of these, routes
+    /// of pools are then dropped, as no tree uses their servers.
     pub(crate) fn into_named_handles(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
         let names: Vec<&str> = self.named_nodes.keys().copied().collect();
         for name in names {
             self.resolve_name(&top.node, name)?;
         }
+        let used = self.done.len();
         for name in self.pools.names() {
             self.pool(&top.node, name)?;
         }
+        self.done.truncate(used);
         Ok(self.done)
     }
 

@@ -130,18 +130,21 @@ fn parse_resize_warm_up_s(
     }
 }
 
-/// Parses a list with one element for each of `servers`; an empty list if there is none.
-fn parse_per_server<'a, T>(
+/// Parses a list with one element for each entry of `servers`; an empty list if there is none.
+fn parse_per_entry<'a, T>(
     pool: &InheritanceChain<'a>,
     key: &str,
-    servers: usize,
+    count: usize,
     parse: impl Fn(&Node<'a>) -> Result<T, ConfigurationError>,
 ) -> Result<Vec<T>, ConfigurationError> {
     let Some(list) = pool.get(key) else { return Ok(Vec::new()) };
-    let entries = list.array("a list with an entry for each server")?;
-    match entries.len() == servers {
-        true => entries.iter().map(parse).collect(),
-        false => Err(list.error(format!("{} entries for {servers} servers: expected one for each", entries.len()))),
+    let elements = list.array("a list with one for each entry of \"servers\"")?;
+    match elements.len() == count {
+        true => elements.iter().map(parse).collect(),
+        false => {
+            let found = elements.len();
+            Err(list.error(format!("{found} for {count} entries of \"servers\": expected one for each")))
+        }
     }
 }
 
@@ -195,9 +198,9 @@ impl Pool {
             }
         };
         let entries = list.parse_elements(SERVERS, parse);
-        let tko_limit = parse_tko_limit(&pool, found).inspect_err(report);
         let routes = nodes.into_iter().enumerate().filter(|(_, node)| node.is_object());
         let routes: Vec<RouteEntry<'a>> = routes.map(|(at, node)| RouteEntry { owner, at, node }).collect();
+        let tko_limit = parse_tko_limit(&pool, found - routes.len()).inspect_err(report);
         let (servers, mut transport): (Vec<Address>, Vec<Transport>) = entries?.into_iter().flatten().unzip();
         let Spares { addresses: spares, transport: spare_transport, after_ms: spare_after_ms } =
             parse_spares(&pool, &servers, &pool_transport)?;
@@ -216,8 +219,8 @@ impl Pool {
             resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix, !routes.is_empty())?,
             flush_new_servers: pool.get("flush_new_servers").map(|value| value.boolean()).transpose()?,
             weights: parse_pool_weights(&pool, found)?,
-            tags: parse_per_server(&pool, "tags", found, |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
-            failure_domains: parse_per_server(&pool, "failure_domains", found, parse_failure_domain)?,
+            tags: parse_per_entry(&pool, "tags", found, |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
+            failure_domains: parse_per_entry(&pool, "failure_domains", found, parse_failure_domain)?,
             error_on_empty: pool.get("error_on_empty").map_or(Ok(true), |value| value.boolean())?,
             routes_at: routes.iter().map(|route| route.at).collect(),
             servers,
@@ -228,12 +231,12 @@ impl Pool {
 
 impl Pool {
     /// The number of its servers and of the routes among them.
-    pub fn entries(&self) -> usize {
+    pub fn entry_count(&self) -> usize {
         self.servers.len() + self.routes_at.len()
     }
 
     /// The index among all entries of the server at index `server`.
-    pub fn entry_of(&self, server: usize) -> usize {
+    pub fn entry_index(&self, server: usize) -> usize {
         self.routes_at.iter().fold(server, |entry, &route| entry + usize::from(route <= entry))
     }
 

@@ -32,7 +32,12 @@ impl PoolEntries {
     /// The entries as children of another route.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         let server = |server| Handle::Server { pool: self.pool.clone(), server };
-        self.in_order((0..self.pool.servers.len()).map(server).collect(), self.routes.iter().cloned())
+        let route = |(&entry, route): (&usize, &Handle)| {
+            let route = Box::new(route.clone());
+            Handle::PoolEntry { pool: self.pool.clone(), entry, route }
+        };
+        let routes = self.pool.routes_at.iter().zip(&self.routes).map(route);
+        self.in_order((0..self.pool.servers.len()).map(server).collect(), routes)
     }
 
     pub(crate) fn build(&self, tree: &mut dyn TreeBuilder) -> Vec<Arc<dyn Route>> {

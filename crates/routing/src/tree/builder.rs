@@ -215,6 +215,7 @@ impl TreeBuilder for Builder<'_> {
     fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
         let route = match handle {
             Handle::Named(at) => return self.build_named(*at),
+            Handle::PoolEntry { route, .. } => return self.build(route),
             Handle::Route(config) if config.changes_keys() => {
                 // Below it keys may begin with anything.
                 let key_prefix = self.key_prefix.take();

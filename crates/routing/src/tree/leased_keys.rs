@@ -38,24 +38,42 @@ fn begins_with_lease(handle: &Handle, named: &[(String, Handle)]) -> bool {
     match handle {
         // It refers only to those before it, unless the configuration has errors.
         Handle::Named(at) => named.get(*at).is_some_and(|(_, target)| begins_with_lease(target, &named[..*at])),
+        Handle::PoolEntry { route, .. } => begins_with_lease(route, named),
         handle => LeaseRoute::is_described_by(handle),
     }
 }
 
 /// The configuration without its pools, so that a change of their servers is not taken for one of the routes; its
-/// macros are expanded. Where the servers of a pool are among the children of a route, it may choose by their number:
-/// then the pools are not left out. The routers that it names for clients lease no other keys.
+/// macros are expanded. Where the servers of a pool are among the children of a route, it may choose by their number, and
+/// so may a pool that has routes among its servers: then the pools are not left out. The routers that it names for clients
+/// lease no other keys.
 fn routes_of(configuration: &Json) -> String {
     let text = configuration.to_string();
     let JsonValue::Object(properties) = &configuration.value else { return text };
-    let are_servers_children = text.contains(r#""Pool|"#) || text.contains(r#""Pool""#);
+    let pools = properties.iter().find(|property| property.name == "pools").map(|pools| &pools.value);
+    let do_pools_count =
+        text.contains(r#""Pool|"#) || text.contains(r#""Pool""#) || pools.is_some_and(has_route_among_servers);
     let counts = |name: &str| match name {
         "routers" => false,
-        "pools" | "macros" => are_servers_children,
+        "pools" | "macros" => do_pools_count,
         _ => true,
     };
     let routes = properties.iter().filter(|property| counts(&property.name));
     routes.map(|property| format!("{}:{}\n", property.name, property.value)).collect()
+}
+
+/// Whether one of these pools has a route among its servers.
+fn has_route_among_servers(pools: &Json) -> bool {
+    let values = |object: &Json| match &object.value {
+        JsonValue::Object(properties) => properties.clone(),
+        _ => Vec::new(),
+    };
+    let servers =
+        values(pools).into_iter().flat_map(|pool| values(&pool.value)).filter(|value| value.name == "servers");
+    servers.into_iter().any(|servers| match &servers.value.value {
+        JsonValue::List(entries) => entries.iter().any(|entry| matches!(entry.value, JsonValue::Object(_))),
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -108,6 +126,21 @@ mod tests {
             assert_eq!(of(r#""routers": ["r:1"],"#), of(r#""routers": ["r:1", "r:2"],"#), "{route}");
             assert_eq!(of(r#""routers": ["r:1"],"#), of(""), "{route}");
         }
+    }
+
+    /// A key moves between the servers and the route among them when there is another server.
+    #[test]
+    fn servers_count_if_there_are_routes_among_them() {
+        let pool = |servers: &str| {
+            format!(
+                r#""A": {{ "servers": [{servers} {{ "type": "LeaseRoute", "target": "PoolRoute|B" }}] }}, "B": {{ "servers": ["b:1"] }}"#
+            )
+        };
+        let (one, two) = (pool(r#""a:1","#), pool(r#""a:1", "a:2","#));
+        let some = leased(&one, r#""PoolRoute|A""#);
+        assert!(some.as_ref().is_some_and(|some| !some.are_all()));
+        assert_eq!(leased(&one, r#""PoolRoute|A""#), some);
+        assert_ne!(leased(&two, r#""PoolRoute|A""#), some);
     }
 
     /// A key moves between the servers and the other children when there is another server.

@@ -32,7 +32,8 @@ use std::collections::BTreeMap;
 pub struct Configuration {
     /// The trees and the routing prefixes that lead to them.
     pub trees: Vec<(Vec<RoutingPrefix>, Handle)>,
-    /// The handles that [`Handle::Named`] refers to, each behind those that it refers to itself.
+    /// The handles that [`Handle::Named`] refers to, each behind those that it refers to itself: those of
+    /// `named_handles` by their names, and routes among the servers of pools (`Pool|A[1]`).
     pub named: Vec<(String, Handle)>,
     /// The TLS policy of each server.
     pub tls_policies: BTreeMap<Address, TlsPolicy>,

@@ -246,8 +246,8 @@ impl DomainNames {
     }
 
     fn number_of_server(&mut self, handle: &Handle) -> Option<u32> {
-        let Handle::Server { pool, server } = handle else { return None };
-        pool.failure_domains.get(pool.entry_of(*server)).map(|name| self.number(name))
+        let (pool, entry) = handle.place_in_pool()?;
+        pool.failure_domains.get(entry).map(|name| self.number(name))
     }
 }
 
@@ -258,9 +258,9 @@ fn parse_rendezvous_tags(object: &Object<'_>, children: &[&Handle]) -> Result<Ve
     let tags = match object.get("tags") {
         Some(node) => parse_tags(&node)?,
         None => {
-            let tag = |handle: &&Handle| match handle {
-                Handle::Server { pool, server } => pool.tags.get(pool.entry_of(*server)).cloned(),
-                _ => None,
+            let tag = |handle: &&Handle| {
+                let (pool, entry) = handle.place_in_pool()?;
+                pool.tags.get(entry).cloned()
             };
             others.iter().map_while(tag).collect()
         }
