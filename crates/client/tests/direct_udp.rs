@@ -8,7 +8,7 @@ use lookaside_client::{
     WindowSettings,
 };
 use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};
-use lookaside_routing::{Address, DatagramLoss};
+use lookaside_routing::{Address, DatagramLoss, Failure};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,13 +47,18 @@ struct Fixture {
 
 impl Fixture {
     async fn start(timeout_ms: u64) -> Fixture {
+        Fixture::of(config, timeout_ms).await
+    }
+
+    /// `config` makes the configuration from the server's address.
+    async fn of(config: fn(&str) -> String, timeout_ms: u64) -> Fixture {
         let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let server = socket.local_addr().expect("it is bound").to_string();
         let behaviour = Arc::new(Mutex::new(Behaviour::Well));
         tokio::spawn(serve(socket, behaviour.clone()));
         let cluster = Cluster::of(&[&server, "gutter:1", "router:1"]);
         cluster.set_everywhere("k");
-        cluster.permit("router:1", &permit(&server, []));
+        cluster.permit("router:1", &permit(&config(&server), []));
         let source = Source::Text(config(&server));
         let builder = DirectRoute::builder(source, [Address("router:1".into())]).network(Arc::new(cluster.clone()));
         let route = builder.udp(UdpOptions { port: None, timeout_ms }).build().await.expect("it is valid");
@@ -89,10 +94,10 @@ impl Fixture {
 }
 
 /// One that does not end while a test runs, however slow the machine is.
-fn permit<const N: usize>(server: &str, fenced: [&str; N]) -> PermitReply {
+fn permit<const N: usize>(config: &str, fenced: [&str; N]) -> PermitReply {
     PermitReply::Permitted(Permit {
         duration: Duration::from_secs(3_600),
-        configuration: ConfigId::of(&config(server)).expect("it is valid"),
+        configuration: ConfigId::of(config).expect("it is valid"),
         data_options: String::new(),
         fenced: fenced.map(|server| Address(server.into())).into(),
         spares: [].into(),
@@ -227,6 +232,17 @@ async fn a_reply_that_cannot_be_parsed_is_a_failure_as_by_tcp() {
     assert_eq!((fixture.statistics().malformed, fixture.statistics().lost), (1, 0));
 }
 
+#[tokio::test]
+async fn a_failure_names_its_server() {
+    let without_gutter = |server: &str| {
+        format!(r#"{{ "pools": {{ "main": {{ "servers": ["{server}"] }} }}, "route": "PoolRoute|main" }}"#)
+    };
+    let fixture = Fixture::of(without_gutter, LONG_MS).await;
+    fixture.be(Behaviour::Malformed);
+    let (server, failure) = (Address((*fixture.server).into()), Box::new(Failure::Malformed));
+    assert_eq!(fixture.get("k").await, Err(ClientError::Failed(Failure::OfServer { server, failure })));
+}
+
 /// Once every such page was first sent by UDP in vain.
 #[tokio::test]
 async fn large_pages_are_sent_in_datagrams_whose_replies_are_not_refused() {
@@ -287,7 +303,7 @@ async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
 #[tokio::test]
 async fn a_fenced_server_is_sent_no_gets() {
     let fixture = Fixture::start(LONG_MS).await;
-    fixture.cluster.permit("router:1", &permit(&fixture.server, [&fixture.server]));
+    fixture.cluster.permit("router:1", &permit(&config(&fixture.server), [&fixture.server]));
     let mut requests = 0;
     let deadline = Instant::now() + Duration::from_millis(LONG_MS);
     // The permit is renewed every 70 ms.

@@ -76,6 +76,11 @@ impl TcpDestination {
         let _ = self.shared.is_ready.subscribe().wait_for(|is_ready| *is_ready).await;
     }
 
+    /// A failure of the server as its callers get it.
+    pub(crate) fn name_failure(&self, failure: Failure) -> Failure {
+        self.shared.name_failure(failure)
+    }
+
     /// Whether the server is TKO.
     pub fn is_tko(&self) -> bool {
         self.shared.tracker.is_tko()

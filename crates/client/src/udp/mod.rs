@@ -174,7 +174,7 @@ impl UdpDestination {
                     }
                     Err(MessageError::Malformed) => {
                         counters.malformed.add(1);
-                        Failure::Malformed
+                        self.tcp.name_failure(Failure::Malformed)
                     }
                 }
             }
@@ -193,12 +193,12 @@ impl UdpDestination {
             }
             Err(SocketError::Busy) => {
                 counters.unsent.add(1);
-                Failure::Busy
+                self.tcp.name_failure(Failure::Busy)
             }
             Err(SocketError::Io(error)) => {
                 tracing::debug!(server = %self.tcp.address(), %error, "cannot send by UDP");
                 counters.unsent.add(1);
-                Failure::ConnectFailed
+                self.tcp.name_failure(Failure::ConnectFailed)
             }
         };
         vec![Err(failure); requests.len()]

@@ -8,7 +8,7 @@ use super::{UdpCounters, UdpStatistics};
 use crate::spawn_in;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FrameError, FrameHeader, Reassembled, Reassembly};
 use lookaside_sync::Mutex;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -41,6 +41,7 @@ pub(super) enum SocketError {
 /// The sockets of one client. They are closed when it is dropped.
 #[derive(Debug)]
 pub struct UdpSockets {
+    threads: ThreadNumbers,
     sockets: Vec<Arc<Socket>>,
     pub(super) counters: Arc<UdpCounters>,
     _receivers: JoinSet<()>,
@@ -77,7 +78,7 @@ impl UdpSockets {
             spawn_in(&mut receivers, receive(socket.clone(), counters.clone()));
             sockets.push(socket);
         }
-        Ok(UdpSockets { sockets, counters, _receivers: receivers })
+        Ok(UdpSockets { threads: ThreadNumbers::default(), sockets, counters, _receivers: receivers })
     }
 
     /// The counters of all gets over these sockets.
@@ -92,7 +93,7 @@ impl UdpSockets {
         compose: impl FnOnce(&mut Vec<u8>),
         limit: Duration,
     ) -> Result<Vec<u8>, SocketError> {
-        let socket = &self.sockets[thread_index() % self.sockets.len()];
+        let socket = &self.sockets[self.threads.current() % self.sockets.len()];
         let (request, reply) = socket.begin(peer).ok_or(SocketError::Busy)?;
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES_MAX);
         datagram.extend_from_slice(&FrameHeader::of_request(request.id).to_bytes());
@@ -106,17 +107,45 @@ impl UdpSockets {
     }
 }
 
-/// A number of the current thread; those of a runtime's threads are mostly consecutive.
-fn thread_index() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static INDEX: Cell<Option<usize>> = const { Cell::new(None) });
-    INDEX.with(|index| {
-        index.get().unwrap_or_else(|| {
-            let new = THREADS.fetch_add(1, Relaxed);
-            index.set(Some(new));
-            new
+/// Numbers the threads that ask for it, from 0 on: no two of a client's threads share a socket unless there are more
+/// threads than sockets.
+#[derive(Debug)]
+struct ThreadNumbers {
+    /// Its own number among all in the process.
+    id: usize,
+    next: AtomicUsize,
+}
+
+/// The clients whose number a thread remembers. A thread that uses more gets new numbers from time to time.
+const REMEMBERED_MAX: usize = 8;
+
+thread_local! {
+    /// The number of this thread for each [`ThreadNumbers::id`].
+    static REMEMBERED: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Default for ThreadNumbers {
+    fn default() -> Self {
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        ThreadNumbers { id: NEXT_ID.fetch_add(1, Relaxed), next: AtomicUsize::new(0) }
+    }
+}
+
+impl ThreadNumbers {
+    /// The number of the current thread.
+    fn current(&self) -> usize {
+        REMEMBERED.with_borrow_mut(|remembered| {
+            if let Some((_, number)) = remembered.iter().find(|(id, _)| *id == self.id) {
+                return *number;
+            }
+            let number = self.next.fetch_add(1, Relaxed);
+            if remembered.len() == REMEMBERED_MAX {
+                remembered.remove(0);
+            }
+            remembered.push((self.id, number));
+            number
         })
-    })
+    }
 }
 
 /// A request that is outstanding until this is dropped.
@@ -188,5 +217,40 @@ async fn receive(socket: Arc<Socket>, counters: Arc<UdpCounters>) {
         }
         // Datagrams can arrive faster than a task may run without a break.
         tokio::task::consume_budget().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Once each thread of the process had a number: threads of one client, whose numbers were not consecutive, shared
+    /// a socket.
+    #[test]
+    fn threads_of_a_client_are_numbered_without_gaps() {
+        let (client, other) = (ThreadNumbers::default(), ThreadNumbers::default());
+        let mut numbers: Vec<(usize, usize)> = thread::scope(|scope| {
+            let threads = (0..4).map(|at| {
+                let (client, other) = (&client, &other);
+                // Threads of the other client are between those of this one.
+                scope.spawn(move || if at % 2 == 0 { other.current() } else { 0 }).join().expect("it does not panic");
+                scope.spawn(move || (client.current(), client.current()))
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+        });
+        numbers.sort_unstable();
+        assert_eq!(numbers, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    }
+
+    #[test]
+    fn a_thread_that_uses_many_clients_remembers_the_last_ones() {
+        let clients: Vec<_> = (0..2 * REMEMBERED_MAX).map(|_| ThreadNumbers::default()).collect();
+        for client in &clients {
+            assert_eq!((client.current(), client.current()), (0, 0));
+        }
+        assert_eq!((clients[0].current(), clients[clients.len() - 1].current()), (1, 0));
+        REMEMBERED.with_borrow(|remembered| assert_eq!(remembered.len(), REMEMBERED_MAX));
     }
 }
