@@ -1,4 +1,4 @@
-"""The shell commands that a page of docs/operating prints, as a test runs them."""
+"""The shell commands and the SQL that a page of docs/operating prints, as a test runs them."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from processes import PROGRAMS, ROOT
 
-BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 class OperatingPage:
@@ -18,10 +18,15 @@ class OperatingPage:
 
     def commands(self, heading: str) -> list[str]:
         """The blocks of shell commands of a section, without those of its subsections."""
+        return self.blocks(heading, "sh")
+
+    def blocks(self, heading: str, language: str) -> list[str]:
+        """The same for blocks of another language."""
         _, found, rest = self.text.partition(f"\n{heading}\n")
         assert found, f"the page has no heading {heading!r}"
         section = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        return [re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE) for found in BLOCK.finditer(section)]
+        found = [block for block in BLOCK.finditer(section) if block[2] == language]
+        return [re.sub(rf"^{block[1]}", "", block[3], flags=re.MULTILINE) for block in found]
 
 
 def start_commands(commands: str, settings: dict[str, str], folder: Path) -> subprocess.Popen:

@@ -49,7 +49,10 @@ BEHAVIOUR = {
         "crates/routing/tests/cluster.rs::all_sync_returns_the_worst_reply_but_deleted_beats_not_found",
         "crates/routing/tests/fan_out.rs::a_majority_decides_and_without_one_the_worst",
     ],
-    "`RateLimitRoute`, a delete over the limit": ["crates/routing/tests/limits.rs::rates_are_limited_by_kind"],
+    "`RateLimitRoute`, a delete over the limit": [
+        "crates/routing/tests/limits.rs::rates_are_limited_by_kind",
+        "tests/test_resize.py::test_while_two_configurations_are_covered_a_limit_of_deletes_is_used_up_by_updates",
+    ],
     "`MissFailoverRoute`, deletes": [
         "crates/routing/tests/every_verb.rs::every_handle_treats_every_verb_as_in_its_table"
     ],

@@ -1,6 +1,7 @@
 """An invalidator and the routers of a cluster that hang, die and come back: deletes reach the servers through another
 router at once, and a router that starts shows nothing that changed while it was down. The same for a router that
-refuses deletes because it does not reach a server."""
+refuses deletes because it does not reach a server. A server that hangs for longer than batches may be unanswered delays
+deletes of its own cluster, and of no other."""
 
 import itertools
 import json
@@ -8,10 +9,14 @@ import time
 
 import pytest
 from journal import Journal
-from processes import Cluster, Invalidator, answers, connect, eventually, free_port, stats
+from processes import Cluster, Invalidator, Server, answers, connect, eventually, free_port, frozen, stats
 from routers import ask
 
 KEYS = 50
+# The most batches of a cluster that are unanswered, and the shortest time in which as many are sent, four each 10 ms.
+# docs/operating/invalidation.md has both.
+WINDOW_BATCHES = 1_024
+WINDOW_S = 2.5
 
 
 @pytest.fixture
@@ -192,3 +197,69 @@ def test_a_router_waits_no_longer_than_its_bound(region):
     eventually(lambda: stats(cluster.ports[0])["start_gate_open"] == "1", "the bound is over")
     assert "has not caught up within --wait-for-invalidator" in cluster.routers[0].log()
     assert connect(cluster.ports[0]).get("key") is None
+
+
+def stored_at(server: Server, keys: list[str]) -> list[str]:
+    """Those of the keys that a server holds, in their order."""
+    client = connect(server.port)
+    try:
+        found = client.get_many(keys)
+    finally:
+        client.close()
+    return [key for key in keys if key in found]
+
+
+def test_a_server_that_hangs_for_longer_than_the_window_delays_its_own_cluster_only(tmp_path, journal):
+    """The router's server timeout is longer than the window of unanswered batches. While it is full, nothing is sent to
+    its cluster, nor to the healthy server there; another cluster has its deletes at once; and none is lost."""
+    clusters = [Cluster("slow", tmp_path, ("--server-timeout", "60000")), Cluster("fresh", tmp_path)]
+    slow, fresh = clusters
+    hung, healthy = slow.servers
+    invalidator = None
+    try:
+        # Each key is a batch of its own, as when each commit names one and they come in fast.
+        arguments = ("--batch-keys-max", "1", "--router-timeout-ms", "120000")
+        invalidator = Invalidator(journal.url, clusters, tmp_path / "state", tmp_path, *arguments)
+        keys = [f"key:{number}" for number in range(4 * WINDOW_BATCHES)]
+        for cluster in clusters:
+            assert cluster.client(30).set_many(dict.fromkeys(keys, "old")) == []
+        first, *_ = stored_at(hung, keys)
+        early, late, *others = stored_at(healthy, keys)
+        others = others[: WINDOW_BATCHES + KEYS]
+        assert len(others) == WINDOW_BATCHES + KEYS
+
+        def figure(cluster: Cluster, name: str) -> str:
+            return stats(invalidator.port)[f"cluster:{cluster.name}:{name}"]
+
+        def held(cluster: Cluster, keys: list[str]) -> int:
+            return sum(len(stored_at(server, keys)) for server in cluster.servers)
+
+        with frozen(hung):
+            # The batch of the first key is unanswered from here on, and so are all behind it.
+            journal.commit(first)
+            eventually(lambda: held(fresh, [first]) == 0, "the other cluster has it")
+            journal.commit(early)
+            eventually(lambda: stored_at(healthy, [early]) == [], "a healthy server does not wait for a hung one")
+            start = time.monotonic()
+            journal.commit(*others)
+            eventually(lambda: figure(slow, "batches") == str(WINDOW_BATCHES), "the window is full", 60)
+            assert time.monotonic() - start > WINDOW_S
+            unsent = len(others) + 2 - WINDOW_BATCHES
+            eventually(lambda: len(stored_at(healthy, others)) == unsent, "all that was sent is applied")
+            eventually(lambda: held(fresh, others) == 0, "the other cluster has all")
+            journal.commit(late)
+            eventually(lambda: held(fresh, [late]) == 0, "and what is committed then")
+            eventually(lambda: figure(slow, "pending_keys") == str(len(others) + 3), "it waits in the slow cluster")
+            assert len(stored_at(healthy, [late, *others])) == unsent + 1
+            assert figure(slow, "batches") == str(WINDOW_BATCHES) and figure(slow, "state") == "running"
+            # A restart would send all of it again, and nothing of the other cluster.
+            committed = str(len(others) + 3)
+            eventually(lambda: figure(fresh, "position") == committed, "the position of the other cluster moves on")
+            assert figure(slow, "position") == "0" and int(figure(slow, "oldest_pending_ms")) > WINDOW_S * 1e3
+        eventually(lambda: figure(slow, "position") == committed, "all is acknowledged")
+        assert held(slow, [first, early, late, *others]) == 0 and figure(slow, "pending_keys") == "0"
+    finally:
+        if invalidator:
+            invalidator.stop()
+        for cluster in clusters:
+            cluster.stop()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cluster import round_trips
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -52,3 +54,21 @@ def test_there_are_templates():
 @pytest.mark.parametrize(("path", "name", "fields", "given"), FILLS, ids=[f"{path}-{name}" for path, name, *_ in FILLS])
 def test_each_field_of_a_template_is_given_and_no_other(path, name, fields, given):
     assert fields == given
+
+
+def test_the_keys_of_a_page_are_the_round_trips_of_a_get_for_each_key():
+    def result(page: str, way: str, *round_trips: float) -> dict:
+        return {"page": page, "way": way, "pages": 7, "mean_keys": 1.5, "round_trips": round_trips, "us": [1, 2, 3]}
+
+    results = [
+        result("request", "KeyByKey", 23.4, 6, 92), result("request", "Plan", 2.3, 2, 5),
+        result("popular page", "KeyByKey", 511.9, 281, 1645),
+    ]  # fmt: skip
+    text = round_trips.report(results, {"kernel": "Linux"})
+    assert "7 requests and 7 popular pages" in text
+    assert "| request | 23.4 | 92 | a plan | 2.3 | 2 | 5 |" in text
+    assert "| popular page | 511.9 | 1645 | a get for each key | 511.9 | 281 | 1645 |" in text
+    # The page has the table of this version.
+    page = round_trips.REPORT.read_text()
+    assert text[: text.index("7 requests")] in page
+    assert text[text.index("| page |") : text.index("| request |")] in page
