@@ -51,7 +51,7 @@ BEHAVIOUR = {
     ],
     "`RateLimitRoute`, a delete over the limit": [
         "crates/routing/tests/limits.rs::rates_are_limited_by_kind",
-        "tests/test_resize.py::test_while_two_configurations_are_covered_a_limit_of_deletes_is_used_up_by_updates",
+        "tests/test_resize.py::test_a_limit_of_deletes_does_not_limit_a_change_of_servers",
     ],
     "`MissFailoverRoute`, deletes": [
         "crates/routing/tests/every_verb.rs::every_handle_treats_every_verb_as_in_its_table"

@@ -16,8 +16,9 @@
 //!
 //! Some routes keep copies that no delete reaches (`TreeBuilder::store_undeleted`). A key is also looked for below these.
 //!
-//! A route that depends on time or rates decides by the clock of the moment. If it refuses a delete for its rate, the
-//! place is unknown: the caller's delete must fail, and a copy counts as misplaced.
+//! A route that depends on time decides by the clock of the moment. One that limits rates limits nothing here, and its
+//! fallback is a place, too. If a route refuses a delete for now, the place is unknown: the caller's delete must fail, and
+//! a copy counts as misplaced.
 
 use crate::config::router_config::RouterConfig;
 use bytes::Bytes;
@@ -315,7 +316,7 @@ impl Destinations for RecordingLeaves<'_> {
     fn environment(&mut self) -> Environment {
         let host = self.config.host();
         let (clock, background) = (Arc::new(HostClock(host)), self.background.clone());
-        Environment { clock, background, host_id: host.id, ..Environment::none() }
+        Environment { clock, background, host_id: host.id, finds_places: true, ..Environment::none() }
     }
 }
 

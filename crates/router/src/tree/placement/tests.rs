@@ -330,12 +330,39 @@ fn routes_side_by_side_are_not_tried_one_after_the_other() {
 
 #[test]
 fn a_copy_counts_as_misplaced_while_its_places_are_unknown() {
-    let limited = r#"{ "type": "RateLimitRoute", "rates": { "deletes_rate": 1, "deletes_burst": 1 },
-        "target": "PoolRoute|A" }"#;
-    let (unlimited, limited) = (routed(POOL), [routed(limited)]);
-    let keys = ["k1", "k2"].map(|key| (copies(POOL, key)[0].0.clone(), key));
-    let misplaced = keys.map(|(server, key)| is_misplaced(&unlimited, &limited, &server, key));
-    assert_eq!(misplaced, [false, true], "the limit refuses the second delete");
+    struct WaitingRoute;
+
+    impl Route for WaitingRoute {
+        fn route<'a>(&'a self, _: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    let waiting = || Placement { root: Arc::new(WaitingRoute), ..routed(POOL) };
+    let server = copies(POOL, "k")[0].0.clone();
+    assert!(!is_misplaced(&routed(POOL), &[routed(POOL)], &server, "k"));
+    assert!(is_misplaced(&routed(POOL), &[waiting()], &server, "k"));
+    assert!(is_misplaced(&waiting(), &[routed(r#""NullRoute""#)], &server, "k"), "it may have placed it there");
+}
+
+/// Once the search for places took from the limit. Beyond it the places were those of the fallback: copies at servers of
+/// the target stayed there without deletes, and without a fallback nearly all copies were removed.
+#[test]
+fn limits_of_deletes_do_not_limit_the_search_for_places() {
+    let rates = r#""rates": { "deletes_rate": 0, "deletes_burst": 1 }"#;
+    let fallback = r#", "fallback": { "type": "PoolRoute", "pool": { "servers": ["g:1"] } }"#;
+    for (fallback, further) in [("", None), (fallback, Some("g:1"))] {
+        let route = format!(r#"{{ "type": "RateLimitRoute", {rates}, "target": "PoolRoute|A" {fallback} }}"#);
+        let (limited, elsewhere) = (routed(&route), [routed(r#""NullRoute""#)]);
+        for key in ["k1", "k2", "k3", "k4"] {
+            let mut expected = places(&routed(POOL), key);
+            expected.extend(further.map(|server| (server.to_owned(), key.to_owned())));
+            assert_eq!(places(&limited, key), expected);
+            for (server, _) in &expected {
+                assert!(is_misplaced(&limited, &elsewhere, server, key), "a copy that it has placed is found");
+            }
+        }
+    }
 }
 
 #[test]
