@@ -79,8 +79,10 @@ pub fn run(options: &Options) -> Result<()> {
             "seeds": seeds, "failed": failed.iter().map(to_json).collect::<Vec<_>>(),
             "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
             "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades,
-            "upgrades_in_changes": tally.upgrades_in_changes, "spooled": tally.spooled, "flushes": tally.flushes,
-            "spare_takeovers": tally.spare_takeovers, "config_changes": tally.config_changes,
+            "upgrades_in_changes": tally.upgrades_in_changes, "warm_restarts": tally.warm_restarts,
+            "server_upgrades": tally.server_upgrades, "spooled": tally.spooled, "flushes": tally.flushes,
+            "spare_takeovers": tally.spare_takeovers, "spare_departures": tally.spare_departures,
+            "config_changes": tally.config_changes,
             "lost_coverages": tally.lost_coverages,
             "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
             "plain_sets_stored": tally.plain_sets_stored, "plain_sets_refused": tally.plain_sets_refused,
@@ -112,17 +114,20 @@ pub fn run(options: &Options) -> Result<()> {
         )?;
         writeln!(
             out,
-            "processes that hung: {}, routers upgraded: {} ({} during a change of their configuration), deletes \
-             spooled: {}, servers flushed: {}, spares in place of servers: {}, changes of a router's configuration: \
+            "processes that hung: {}, routers upgraded: {} ({} during a change of their configuration), servers \
+             restarted with their items: {}, servers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of servers: {}, departures of spares: {}, changes of a router's configuration: \
              {}, files of covered configurations lost: {}, values copied from former owners: {}, reads sent to \
              servers directly: {}, sets of plain clients stored: {}, refused: {}, fills of clients that had stalled \
              stored: {}, refused: {}",
             tally.hangs,
             tally.upgrades,
             tally.upgrades_in_changes,
+            tally.warm_restarts,
+            tally.server_upgrades,
             tally.spooled,
             tally.flushes,
             tally.spare_takeovers,
+            tally.spare_departures,
             tally.config_changes,
             tally.lost_coverages,
             tally.former_owner_fills,

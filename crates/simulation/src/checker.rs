@@ -204,12 +204,18 @@ pub struct Tally {
     pub upgrades: u64,
     /// Those of them that were upgraded during a change of their configuration.
     pub upgrades_in_changes: u64,
+    /// Servers that were started again with their items.
+    pub warm_restarts: u64,
+    /// Servers whose process was replaced, and that kept items and connections.
+    pub server_upgrades: u64,
     /// Deletes that routers have spooled.
     pub spooled: u64,
     /// Servers that routers have flushed in place of undelivered deletes.
     pub flushes: u64,
     /// How often a spare has replaced a server.
     pub spare_takeovers: u64,
+    /// How often spares have left their pool.
+    pub spare_departures: u64,
     /// How often a router has begun to read by another configuration.
     pub config_changes: u64,
     /// Routers that have lost the file of the configurations that they cover.
@@ -295,9 +301,12 @@ impl Tally {
             hangs: self.hangs + other.hangs,
             upgrades: self.upgrades + other.upgrades,
             upgrades_in_changes: self.upgrades_in_changes + other.upgrades_in_changes,
+            warm_restarts: self.warm_restarts + other.warm_restarts,
+            server_upgrades: self.server_upgrades + other.server_upgrades,
             spooled: self.spooled + other.spooled,
             flushes: self.flushes + other.flushes,
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,
+            spare_departures: self.spare_departures + other.spare_departures,
             config_changes: self.config_changes + other.config_changes,
             lost_coverages: self.lost_coverages + other.lost_coverages,
             former_owner_fills: self.former_owner_fills + other.former_owner_fills,

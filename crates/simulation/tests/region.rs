@@ -29,7 +29,8 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.commits > 1_000 && sum.faults > 100, "{sum:?}");
     assert!(sum.cached > sum.reads / 3 && sum.stale > 10, "{sum:?}");
     assert!(sum.hangs > 10 && sum.upgrades > 5 && sum.upgrades_in_changes > 0, "{sum:?}");
-    assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5, "{sum:?}");
+    assert!(sum.warm_restarts > 10 && sum.server_upgrades > 10, "{sum:?}");
+    assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5 && sum.spare_departures > 3, "{sum:?}");
     assert!(sum.config_changes > 50 && sum.lost_coverages > 0, "{sum:?}");
     assert!(sum.former_owner_fills > 30 && sum.direct_reads > 1_000, "{sum:?}");
     assert!(sum.plain_sets_stored > 300 && sum.plain_sets_refused > 30, "{sum:?}");

@@ -123,6 +123,10 @@ impl ClusterConfiguration {
         };
         let (keys_start, keys_end) = self.stored_keys.around();
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
+        let spares = match list(&self.spares) {
+            none if none.is_empty() => none,
+            spares => format!(r#", "spares": [{spares}], "spare_after_ms": {spare_after_ms}"#),
+        };
         format!(
             r#"{{
                 "pools": {{
@@ -131,9 +135,7 @@ impl ClusterConfiguration {
                         {weights} "servers": [{servers}], "server_timeout": {server_timeout_ms},
                         "resize_warm_up_s": {RESIZE_WARM_UP_S}
                     }},
-                    "wildcard": {{
-                        "inherit": "servers", "spares": [{spares}], "spare_after_ms": {spare_after_ms}
-                    }},
+                    "wildcard": {{ "inherit": "servers" {spares} }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
                 "route": {markers_start} {lease_start} {keys_start} {{
@@ -156,7 +158,6 @@ impl ClusterConfiguration {
                 }} {keys_end} {lease_end} {markers_end}
             }}"#,
             servers = list(&self.servers),
-            spares = list(&self.spares),
             gutters = list(&self.gutters),
         )
     }

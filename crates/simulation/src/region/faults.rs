@@ -21,6 +21,11 @@ const LOST_COVERAGE_ONE_IN: u8 = 12;
 /// One fault in this many takes it from all routers of a cluster at once, in runs in which they share a history.
 const LOST_COVERAGES_ONE_IN: u8 = 8;
 
+/// One restart of a server in this many keeps its items, and another one is an upgrade.
+const SERVER_UPGRADES_ONE_IN: u8 = 4;
+/// The longest pause of a server that is upgraded, in milliseconds.
+const UPGRADE_PAUSE_MS_MAX: u64 = 100;
+
 /// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
 const EXTRA_DELAY_MS_MAX: u64 = 300;
 
@@ -42,7 +47,7 @@ enum Kind {
     UpgradeRouter,
     ChangeTimeouts,
     RewriteServers,
-    AddSpare,
+    ChangeSpares,
     Resize,
     LoseCoverage,
     LoseAllCoverages,
@@ -75,7 +80,7 @@ const KINDS: [Kind; 26] = [
     Kind::UpgradeRouter,
     Kind::ChangeTimeouts,
     Kind::RewriteServers,
-    Kind::AddSpare,
+    Kind::ChangeSpares,
 ];
 
 /// What a fault concerns: its kind decides which of them.
@@ -101,7 +106,7 @@ impl Kind {
     fn failed_part(self, target: &Target, plan: &RunPlan) -> Option<FailedPart> {
         match self {
             Kind::CutApplication | Kind::HangApplication => None,
-            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare | Kind::Resize => None,
+            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::ChangeSpares | Kind::Resize => None,
             Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => {
                 let is_only_one = plan.routers(target.router.cluster).count() == 1;
                 Some(if is_only_one { FailedPart::Delivery } else { FailedPart::Router })
@@ -169,7 +174,11 @@ impl SimulatedRegion {
                 tokio::time::sleep(duration).await;
                 self.network.slow_down(host, server, Duration::ZERO);
             }
-            Kind::RestartServer => self.restart_server(server, duration, rng).await,
+            Kind::RestartServer => match rng.u8(0..SERVER_UPGRADES_ONE_IN) {
+                0 => self.restart_server_with_its_items(server, duration).await,
+                1 => self.upgrade_server(server, rng).await,
+                _ => self.restart_server(server, duration, rng).await,
+            },
             Kind::RestartRouter => self.restart_router(router, duration, rng).await,
             Kind::RestartInvalidator => self.restart_invalidator(duration, rng).await,
             Kind::HangServer => self.hang_host(server, duration).await,
@@ -194,7 +203,7 @@ impl SimulatedRegion {
             Kind::UpgradeRouter => self.upgrade_router(router, rng).await,
             Kind::ChangeTimeouts => self.change_timeouts(router.cluster, rng).await,
             Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
-            Kind::AddSpare => self.add_spare(router.cluster, rng).await,
+            Kind::ChangeSpares => self.change_spares(router.cluster, rng).await,
             Kind::Resize => self.resize(router.cluster, rng).await,
             Kind::LoseAllCoverages => self.lose_all_coverages(router.cluster, duration, rng).await,
             Kind::LoseCoverage => self.lose_coverage(router, duration, rng).await,
@@ -231,6 +240,29 @@ impl SimulatedRegion {
         self.programs.kill(server).await;
         tokio::time::sleep(duration).await;
         self.start_server(server, rng.u64(..));
+        self.programs.end_fault(server);
+    }
+
+    /// A server that is stopped and started with `--warm-restart`. It has missed the deletes between.
+    async fn restart_server_with_its_items(&self, server: &str, duration: Duration) {
+        if !self.programs.begin_fault(server) {
+            return;
+        }
+        self.checker.count(|tally| tally.warm_restarts += 1);
+        self.programs.kill(server).await;
+        tokio::time::sleep(duration).await;
+        self.start_server_with_its_items(server);
+        self.programs.end_fault(server);
+    }
+
+    /// A new process takes over the items of a server and its connections. Requests wait meanwhile.
+    async fn upgrade_server(&self, server: &str, rng: &mut fastrand::Rng) {
+        if !self.programs.begin_fault(server) {
+            return;
+        }
+        self.checker.count(|tally| tally.server_upgrades += 1);
+        self.void_leases(server);
+        self.programs.hang(server, Duration::from_millis(rng.u64(0..UPGRADE_PAUSE_MS_MAX))).await;
         self.programs.end_fault(server);
     }
 

@@ -99,11 +99,25 @@ impl SimulatedRegion {
         self.reconfigure(cluster, |_| {}, |_| Delivery::random(rng, ROLLOUT)).await;
     }
 
-    /// Adds a spare. All routers must have it before one of them lets it serve ([ADR 010]), which is at least three
-    /// seconds after it has seen it: so none of them is down or hangs until each has put it in force.
+    /// Adds the spares that are missing, or takes some away, while they serve or not. Spares leave in runs in which
+    /// servers do: routers that do not know each other do not agree on it.
+    pub(super) async fn change_spares(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        let all = spares(cluster);
+        let is_complete = self.configuration(RouterName { cluster, index: 0 }).spares == all;
+        if !self.plan.has_resizes || !is_complete {
+            return self.add_spares(cluster, rng).await;
+        }
+        self.checker.count(|tally| tally.spare_departures += 1);
+        let kept: Vec<String> = all.into_iter().filter(|_| rng.u8(0..4) == 0).collect();
+        let change = move |configuration: &mut ClusterConfiguration| configuration.spares.clone_from(&kept);
+        self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;
+    }
+
+    /// Adds the missing spares. All routers must have them before one of them lets one serve ([ADR 010]), which is at
+    /// least three seconds after it has seen it: so none of them is down or hangs until each has put them in force.
     ///
     /// [ADR 010]: ../../../../docs/adr/010-spares.md
-    pub(super) async fn add_spare(&self, cluster: usize, rng: &mut fastrand::Rng) {
+    async fn add_spares(&self, cluster: usize, rng: &mut fastrand::Rng) {
         let hosts: Vec<String> = self.plan.routers(cluster).map(RouterName::host).collect();
         let reserved = hosts.iter().take_while(|host| self.programs.begin_fault(host)).count();
         if reserved == hosts.len() {

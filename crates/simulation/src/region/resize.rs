@@ -22,6 +22,8 @@ const KILLED_MS_MAX: u64 = 3_000;
 const GUTTER_ONE_IN: u8 = 4;
 /// One change in this many concerns the names under which keys are stored.
 const STORED_KEYS_ONE_IN: u8 = 4;
+/// One of the other changes in this many follows one of the spares.
+const SPARES_ONE_IN: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResizedPool {
@@ -73,14 +75,19 @@ impl PoolServers {
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool, or of its gutter, or under which names they store keys. They may change
+    /// Changes the servers of a cluster's pool, or of its gutter, or its spares, or under which names they store keys. They may change
     /// again within a second while servers are killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
         // From a copy of the generator, and not its next number, which decides between servers and gutter.
         let mut extras = rng.clone();
         extras.u64(..);
-        if extras.u8(0..STORED_KEYS_ONE_IN) == 0 && self.disabled == DisabledGuarantee::Nothing {
-            return self.change_stored_keys(cluster, rng).await;
+        if self.disabled == DisabledGuarantee::Nothing {
+            if extras.u8(0..STORED_KEYS_ONE_IN) == 0 {
+                return self.change_stored_keys(cluster, rng).await;
+            }
+            if extras.u8(0..SPARES_ONE_IN) == 0 {
+                self.change_spares(cluster, &mut extras).await;
+            }
         }
         let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
         let (pool, all) = match is_gutter {

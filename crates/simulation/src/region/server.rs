@@ -72,6 +72,22 @@ impl SimulatedRegion {
             items.clear(host);
         }
         self.stores.borrow_mut().insert(host.to_owned(), memory.clone());
+        self.run_server(host, memory);
+    }
+
+    /// Starts a server with the items of the process before it (`--warm-restart`).
+    pub(super) fn start_server_with_its_items(&self, host: &str) {
+        self.void_leases(host);
+        let memory = self.stores.borrow()[host].clone();
+        self.run_server(host, memory);
+    }
+
+    /// Leases do not outlast the process that has granted them.
+    pub(super) fn void_leases(&self, host: &str) {
+        self.stores.borrow()[host].store.void_leases(self.now());
+    }
+
+    fn run_server(&self, host: &str, memory: ServerMemory) {
         let process = Process::default();
         let network = self.network.host(host);
         let (region, address, name) = (self.clone(), address(host), Arc::<str>::from(host));
