@@ -92,7 +92,8 @@ class Namespaces:
 
     def isolate(self, name: str, is_cut: bool) -> None:
         """Cuts a process off from all others, or undoes it."""
-        run_ip(f"link set {self.namespaces[name].link} type bridge_slave state {0 if is_cut else 3}")
+        # `ip link set ... type bridge_slave state 0` succeeds, too; but the kernel then enables the port again.
+        run_ip(f"link set dev {self.namespaces[name].link} state {0 if is_cut else 3}", program="bridge")
 
     def cut(self, source: str, target: str, is_cut: bool) -> None:
         """Drops all packets from one process to another, or undoes it."""
@@ -110,9 +111,9 @@ class Namespaces:
         run_ip(f"link del {BRIDGE}")
 
 
-def run_ip(words: str, prefix: list[str] | None = None) -> None:
-    """Runs iproute2's `ip`."""
-    subprocess.run([*(prefix or []), "ip", *words.split()], check=True, capture_output=True, text=True)
+def run_ip(words: str, prefix: list[str] | None = None, program: str = "ip") -> None:
+    """Runs iproute2's `ip`, or another program of it."""
+    subprocess.run([*(prefix or []), program, *words.split()], check=True, capture_output=True, text=True)
 
 
 def enter_namespace(module: str) -> None:
@@ -130,7 +131,7 @@ def missing_for_partitions() -> str | None:
     """Why partitions cannot be made here; `None` if they can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
-    for program in ("ip", "unshare", "nsenter"):
+    for program in ("ip", "bridge", "unshare", "nsenter"):
         if shutil.which(program) is None:
             return f"the program {program} is missing (Debian packages iproute2, util-linux)"
     tried = subprocess.run(
