@@ -64,7 +64,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--own-deletes", type=float, default=0.5, metavar="SHARE", help="commits deleted by the writer, too (0 to 1)"
     )
-    options.add_argument("--stale-ms-max", type=float, metavar="MS", help="a read older than this is a violation")
+    options.add_argument(
+        "--stale-ms-max",
+        type=float,
+        metavar="MS",
+        help="a read older than this is a violation; without the time in which the database was away",
+    )
     options.add_argument("--router-options", default="", help="more options for every router")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options.add_argument("--report", type=Path, metavar="FILE.svg", help="draw staleness over time, faults marked")

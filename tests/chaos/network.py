@@ -3,19 +3,21 @@
 On 127.0.0.1 nothing can be cut. With namespaces each process has a network of its own, joined by a bridge:
 
 ```
-  this program, MariaDB        one-server-1        one-router-1
-       10.88.0.1                10.88.0.2           10.88.0.3        a namespace each
-           |                        |                   |            veth pairs
-  ---------+------------------------+-------------------+---------   bridge, in this program's namespace
+  this program          database        one-server-1        one-router-1
+   10.88.0.1            10.88.0.2         10.88.0.3           10.88.0.4        a namespace each
+       |                    |                 |                   |            veth pairs
+  -----+--------------------+-----------------+-------------------+---------   bridge, in this program's namespace
 ```
 
-A process is cut off by disabling its port of the bridge, and from one other by an entry in its table of neighbours that
-leads nowhere. Either way packets vanish without an error, as they do when a cable is pulled.
+The applications are this program. A process is cut off by disabling its port of the bridge, and from one other by an
+entry in its table of neighbours that leads nowhere. Either way packets vanish without an error, as they do when a cable
+is pulled.
 """
 
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ BRIDGE = "bridge"
 BRIDGE_ADDRESS = "10.88.0.1"
 NOWHERE = "02:00:00:00:ff:ff"
 LINKS = itertools.count()
+# A connection between namespaces is made within a millisecond; the machine may be busy.
+CONNECT_S = 0.5
 
 
 class Loopback:
@@ -109,6 +113,15 @@ class Namespaces:
             namespace.holder.kill()
             namespace.holder.wait(STOP_S)
         run_ip(f"link del {BRIDGE}")
+
+
+def is_reachable(host: str, port: int) -> bool:
+    """Whether this program can connect to a process."""
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def run_ip(words: str, prefix: list[str] | None = None, program: str = "ip") -> None:

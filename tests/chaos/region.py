@@ -33,6 +33,7 @@ READY_S = 60.0
 SERVER_MIB = 32
 GUTTER_EXPTIME_S = 10
 SPARE = "spare"
+DATABASE = "database"
 # Where routers remember the changes of their pool: each in a file, all of them in etcd, or nowhere.
 HISTORIES = FILE, ETCD, NONE = "file", "etcd", "none"
 # The exit code of a router that has no other memory, if etcd does not return the history.
@@ -362,11 +363,13 @@ class Region:
         self.invalidators: list[Node] = []
         directory = folder / "mariadb"
         directory.mkdir()
-        self.database = MariaDb(directory, network.address, free_fixed_port(network.address))
+        host, prefix = network.add(DATABASE)
+        self.database = MariaDb(directory, host, free_fixed_port("127.0.0.1"), prefix=prefix)
         self.etcd: Etcd | None = None
         try:
             if layout.history == ETCD:
-                self.etcd = Etcd(folder, host=network.address)
+                host, prefix = network.add(ETCD)
+                self.etcd = Etcd(folder, host=host, prefix=prefix)
             for name in ("one", "two", "three", "four")[: layout.clusters]:
                 self.clusters.append(Cluster(name, layout, folder, network, self.etcd))
             if layout.invalidators > 1:
@@ -391,6 +394,13 @@ class Region:
     def node(self, name: str) -> Node:
         """The process of that name."""
         return {node.name: node for node in self.nodes()}[name]
+
+    def foreign(self, name: str) -> MariaDb | Etcd:
+        """The database or etcd."""
+        if name == DATABASE:
+            return self.database
+        assert self.etcd is not None, "etcd runs with --history etcd"
+        return self.etcd
 
     def cluster(self, name: str) -> Cluster:
         """The cluster of that name."""

@@ -108,6 +108,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
         lambda text: checker.add_violation(BROKEN, time.monotonic(), text),
         waits_for_targets=settings.plan.given is not None,
     )
+    checker.database_away_s = injector.database_away_s
     await inject(injector, settings.plan.seconds, [*background, *reading, *writing])
     for writer in writers:
         writer.is_over = True
