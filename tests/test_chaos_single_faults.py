@@ -2,7 +2,8 @@
 
 import pytest
 from chaos.checker import TOO_STALE
-from chaos_run import ONE_CLUSTER, Run, violations
+from chaos_run import ONE_CLUSTER, Run, commits_during, violations
+from tools import need
 
 # The aim, which `make staleness` checks with optimized programs. Unoptimized ones on two processors, with eight busy
 # processes beside them, stay below 250 ms: a router is given up long before a second has passed.
@@ -45,6 +46,23 @@ def test_what_was_committed_before_the_database_failed_is_deleted_soon_after_its
             return
         outputs.append(output)
     raise AssertionError("\n".join(outputs))
+
+
+@pytest.mark.parametrize("database", ["mysql", "postgres"])
+def test_another_database_fails_and_returns(tmp_path, database):
+    if database == "mysql":
+        need("mysql")
+    # An attempt to read PostgreSQL's log while it recovers is repeated a second later.
+    faults = ("--fault", "hang:database@0.5+2.5", "--fault", "kill:database@3.5+1", "--stale-ms-max", "3000")
+    options = (*ONE_CLUSTER, "--database", database, "--invalidators", "2", "--own-deletes", "0", "--seconds", "6")
+    status, output, figures = Run(tmp_path, database, *options, *faults).wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert figures["faults"] == {"hang of database": 1, "kill of database": 1}, output
+    assert figures["database"].lower().startswith(database), output
+    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 50, output
+    # All of its processes hung.
+    hung = commits_during(figures, figures["schedule"][0])
+    assert hung and not any(hung), output
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang"])

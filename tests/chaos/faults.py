@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from processes import Process, eventually
+from processes import Process, eventually, frozen
 
 from chaos import resize
 from chaos.network import Namespaces, is_reachable
@@ -300,11 +300,8 @@ def disturbed_upgrade(node: Node, rng: random.Random):
 def failed_foreign(process: Process, is_ready: Callable[[], bool], kind: str):
     """The database or etcd is killed or stopped."""
     if kind == "hang":
-        process.running.send_signal(signal.SIGSTOP)
-        try:
+        with frozen(process):
             yield
-        finally:
-            process.running.send_signal(signal.SIGCONT)
         return
     process.kill()
     try:

@@ -39,6 +39,7 @@ def figures(outcome: Outcome) -> dict:
     ages = sorted(outcome.samples.stale_ms)
     return {
         "seed": outcome.settings.plan.seed,
+        "database": outcome.database,
         "seconds": round(outcome.seconds, 1),
         "converged_s": round(outcome.converged_s, 1),
         "values held at the end": outcome.held,
