@@ -91,6 +91,8 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_invalidator_faults.py -k many
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_row_rules.py -k random
 	$(MAKE) staleness
+	$(MAKE) staleness STALENESS="--database mysql"
+	$(MAKE) staleness STALENESS="--database postgres"
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize"
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize --history etcd"
@@ -98,9 +100,9 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
 	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)
 
-staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes)
-	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
+staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes; STALENESS="--database postgres")
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check $(STALENESS)
 
 delete-latency: install ## figure 11 of the paper: old values after deletes in two regions while processes fail, drawn (nine minutes; DELETES="--seconds 60 --seed 7")
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside-monitor --package lookaside

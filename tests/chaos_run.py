@@ -1,6 +1,7 @@
 """The fault injector, `python -m chaos`, as a test runs it."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -41,3 +42,9 @@ class Run:
 def violations(figures: dict) -> set[str]:
     """The kinds that were found. The list has the first ones only, the counts have all."""
     return {kind for kind in KINDS if figures["counts"].get(kind)}
+
+
+def commits_during(figures: dict, event: dict) -> list[int]:
+    """The commits of each whole second of a fault, without its first half second."""
+    seconds = range(math.ceil(event["begin_s"] + 0.5), math.floor(event["end_s"]))
+    return [figures["by second"][second]["commits"] for second in seconds]

@@ -5,6 +5,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from certificates import Authority
@@ -19,7 +20,14 @@ def encoded(text: str) -> str:
 class Etcd(Process):
     """One member, a cluster by itself."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        authority: Authority | None = None,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix` is in front of the command, and may run it in another network."""
         program = shutil.which("etcd")
         assert program, "etcd is missing: make install"
         self.host, self.port, peer_port = host, free_port(), free_port()
@@ -34,7 +42,7 @@ class Etcd(Process):
             secured.append("--client-cert-auth")
         peer = f"http://127.0.0.1:{peer_port}"
         command = [
-            program, "--data-dir", folder / "etcd", "--listen-client-urls", self.url,
+            *prefix, program, "--data-dir", folder / "etcd", "--listen-client-urls", self.url,
             "--advertise-client-urls", self.url, "--listen-peer-urls", peer,
             "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *secured,
         ]  # fmt: skip

@@ -4,6 +4,7 @@ import getpass
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pymysql
@@ -21,8 +22,14 @@ class MariaDb(Process):
     """A server with a row-format binlog, a schema `app`, and a user with the right to read the log."""
 
     def __init__(
-        self, directory: Path, host: str = LOCAL, port: int | None = None, options: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        host: str = LOCAL,
+        port: int | None = None,
+        options: tuple[str, ...] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`prefix` is in front of the command, and may run it in another network."""
         self.host = host
         assert shutil.which("mariadbd"), "mariadbd is missing: run `make install` (Debian package mariadb-server)"
         self.port = port or free_port()
@@ -40,7 +47,7 @@ class MariaDb(Process):
         )  # fmt: skip
         assert installed.returncode == 0, f"mariadb-install-db: {installed.stdout}{installed.stderr}"
         command = [
-            "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
+            *prefix, "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
             f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog",
             "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--gtid-strict-mode=ON", "--sync-binlog=1",
             "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO, *options,
@@ -61,10 +68,10 @@ class MariaDb(Process):
             return False
 
     def connect(self, user: str = USER, password: str = PASSWORD, schema: str | None = "app"):
-        """A PyMySQL connection."""
-        return pymysql.connect(
-            host=LOCAL, port=self.port, user=user, password=password, database=schema, autocommit=True
-        )
+        """A PyMySQL connection. Only from its own machine does the server let in root: that is the socket, since the
+        server may be in another network."""
+        where = {"unix_socket": self.socket} if user == "root" else {"host": self.host, "port": self.port}
+        return pymysql.connect(user=user, password=password, database=schema, autocommit=True, **where)
 
     def shell(self, sql: str) -> None:
         """Runs SQL in the `mariadb` client, which leaves comments in place when asked to."""

@@ -28,10 +28,12 @@ class PostgresServer(Postgres):
     needs_spool = True
     now = "SELECT extract(epoch FROM clock_timestamp())::bigint"
 
-    def __init__(self, directory: Path, server_id: int = 1, primary: Postgres | None = None) -> None:
+    def __init__(
+        self, directory: Path, server_id: int = 1, primary: Postgres | None = None, settings: tuple[str, ...] = ()
+    ) -> None:
         home = directory / f"{self.kind}-{server_id}"
         home.mkdir()
-        super().__init__(home, primary=primary)
+        super().__init__(home, *settings, primary=primary)
 
     @classmethod
     def replicate(cls, primary: Postgres, directory: Path) -> "PostgresServer":

@@ -1,7 +1,10 @@
 """The fault injector: a short run finds nothing, and what breaks a promise on purpose is found."""
 
+import math
+
 from chaos.checker import ACKNOWLEDGED, PERMANENT, TOO_STALE
-from chaos_run import ONE_CLUSTER, Run, violations
+from chaos.resize import ETCD_AWAY
+from chaos_run import ONE_CLUSTER, Run, commits_during, violations
 from tools import EXPECTED, need
 
 # How often a fault that needs luck to be seen is tried: a slow machine has few commits and reads.
@@ -113,8 +116,37 @@ def test_all_routers_start_again_and_etcd_has_the_history_of_their_pool(tmp_path
     unshared = Run(tmp_path, "none", *FORGETTING, "--history", "none")
     status, output, figures = shared.wait()
     assert status == 0 and figures["violations"] == [], output
-    assert figures["faults"] == {"hang": 1, "kill": 3, "remove": 1} and figures["counts"]["servers_emptied"] > 0, output
+    assert figures["faults"] == {"hang of etcd": 1, "kill": 2, "kill of etcd": 1, "remove": 1}, output
+    assert figures["counts"]["servers_emptied"] > 0, output
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
     status, output, figures = unshared.wait()
     # Copies of the returned server's keys are left at the others, where no delete reaches them.
     assert status == 1 and PERMANENT in violations(figures), output
+
+
+# First the database is cut off from the invalidator and from the applications; then etcd, while a server leaves the
+# pool, which is complete when etcd is back.
+CUTS = ("partition:database@0.5+2.5", "partition:etcd@3.5+4", "remove:one@3.7+4.8")
+# The invalidator alone deletes, and hears nothing of a database that serves the applications.
+DEAF = ("--fault", "partition:invalidator=database@0.5+2.5")
+NO_OLD_VALUES = (*ONE_CLUSTER, "--own-deletes", "0", "--stale-ms-max", "1000")
+
+
+def test_the_database_and_etcd_are_cut_off_and_nothing_old_is_read_for_long(tmp_path):
+    need("partitions")
+    cut = Run(tmp_path, "cut", *NO_OLD_VALUES, *given(CUTS), "--history", "etcd", "--seconds", "8.5")
+    deaf = Run(tmp_path, "deaf", *NO_OLD_VALUES, *DEAF, "--seconds", "4")
+    status, output, figures = cut.wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert figures["faults"] == {"partition of database": 1, "partition of etcd": 1, "remove": 1}, output
+    assert "1 partition of database, 1 partition of etcd" in output, output
+    # No commit returned while the database was cut off, in whole seconds of it, and some did afterwards.
+    event = figures["schedule"][0]
+    during = commits_during(figures, event)
+    assert during and not any(during), output
+    assert sum(second["commits"] for second in figures["by second"][math.ceil(event["recovered_s"]) :]) > 100, output
+    # The routers noticed that etcd was away, and changed their pool when it was back.
+    assert figures["counts"][ETCD_AWAY] > 0 and figures["counts"]["configuration_changes"] >= 2, output
+    status, output, figures = deaf.wait()
+    # The database was not away from all: each of these values is older than it may be.
+    assert status == 1 and violations(figures) == {TOO_STALE}, output

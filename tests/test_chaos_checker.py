@@ -1,13 +1,15 @@
 """The fault injector's checker and its schedules."""
 
 import contextlib
+import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from chaos import faults as chaos_faults
 from chaos.checker import ACKNOWLEDGED, NEVER_WRITTEN, TOO_STALE, Checker, compose_value
-from chaos.faults import PROCESS_KINDS, RESIZE_KINDS, Fault, Injector, schedule
-from chaos.region import Layout
+from chaos.faults import PROCESS_KINDS, RESIZE_KINDS, Event, Fault, Injector, overlap_s, schedule
+from chaos.region import ETCD, FILE, Layout
 from processes import eventually
 
 
@@ -81,3 +83,95 @@ def test_a_given_fault_waits_for_its_target_and_one_of_a_seed_is_left_out(monkey
     assert injector.skipped == ([] if waits_for_targets else given[1:])
     ends = [event.recovered_s for event in injector.events]
     assert all(event.begin_s >= end for event, end in zip(injector.events[1:], ends, strict=False))
+
+
+@pytest.mark.parametrize(
+    "away_s, kinds",
+    [
+        (0.0, [TOO_STALE]),
+        (0.05, [TOO_STALE]),
+        (0.2, []),
+    ],
+)
+def test_a_read_may_be_older_by_the_time_in_which_the_database_was_away(away_s, kinds):
+    history = History()
+    asked = []
+    history.checker.database_away_s = lambda begin_s, end_s: asked.append((begin_s, end_s)) or away_s
+    # It was replaced at 10 s, and may be old for 1.5 s.
+    assert history.found("two", compose_value("row:1", 1), 11.6) == kinds
+    assert asked == [(pytest.approx(10.0), 11.6)]
+
+
+@pytest.mark.parametrize(
+    "fault, begin_s, end_s, away_s",
+    [
+        ("kill:database@0+4", 11.0, 14.0, 3.0),
+        ("kill:database@0+4", 8.0, 20.0, 4.5),
+        # TCP may wait for as long as the cut was.
+        ("partition:database@0+4", 8.0, 20.0, 8.5),
+        ("partition:database@0+4", 18.5, 20.0, 0.0),
+        ("partition:invalidator=database@0+4", 8.0, 20.0, 0.0),
+        ("partition:etcd@0+4", 8.0, 20.0, 0.0),
+    ],
+)
+def test_the_database_is_away_while_it_fails_or_is_cut_off_from_all(fault, begin_s, end_s, away_s):
+    injector = Injector(None, [], 1, print)
+    injector.events = [Event(Fault.parse(fault), 10.0, 14.0, 14.5)]
+    assert injector.database_away_s(begin_s, end_s) == pytest.approx(away_s)
+
+
+def test_a_fault_that_lasts_has_no_end_yet():
+    assert Event(Fault.parse("hang:database@0+4"), 10.0).absence() == (10.0, float("inf"))
+
+
+def test_times_that_overlap_are_counted_once():
+    assert overlap_s([(3, 5), (1, 4), (7, 9), (2, 3), (20, 30)], 0, 8) == 5
+    assert overlap_s([], 0, 8) == overlap_s([(8, 9)], 0, 8) == 0
+
+
+@pytest.mark.parametrize("history, drawn", [(FILE, {"database"}), (ETCD, {"database", "etcd"})])
+def test_a_seed_can_draw_that_the_database_or_etcd_is_cut_off(history, drawn):
+    layout = Layout(history=history)
+    faults = [fault for seed in range(40) for fault in schedule(seed, layout, [*PROCESS_KINDS], 60.0, 1.0, 6.0)]
+    cut_off = {fault.target for fault in faults if fault.kind == "partition"}
+    assert cut_off & {"database", "etcd"} == drawn
+    assert [Fault.parse(str(fault)) for fault in faults] == faults
+
+
+class Network:
+    """Its cuts close a listener, which heals on the same port; or do nothing."""
+
+    def __init__(self, cuts: bool, heals: bool = True) -> None:
+        self.cuts, self.heals = cuts, heals
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self.listener.getsockname()
+        self.changes: list[tuple[str, bool]] = []
+
+    def isolate(self, name: str, is_cut: bool) -> None:
+        """Records it, and does it."""
+        self.changes.append((name, is_cut))
+        if is_cut and self.cuts:
+            self.listener.close()
+        elif not is_cut and self.cuts and self.heals:
+            self.listener = socket.create_server((self.host, self.port))
+
+
+@pytest.mark.parametrize(
+    "cuts, heals, report",
+    [(True, True, None), (False, True, "is cut off, and accepts a connection"), (True, False, "accepts connections")],
+)
+def test_a_cut_that_does_not_cut_or_does_not_heal_is_found(monkeypatch, cuts, heals, report):
+    def check_once(condition, what, _seconds):
+        assert condition(), what
+
+    monkeypatch.setattr(chaos_faults, "eventually", check_once)
+    network = Network(cuts, heals)
+    region = SimpleNamespace(network=network, foreign=lambda _name: network)
+    reports = []
+    injector = Injector(region, [Fault.parse("partition:etcd@0+0.01")], 1, reports.append, waits_for_targets=True)
+    injector.start()
+    injector.join()
+    network.listener.close()
+    assert network.changes == [("etcd", True), ("etcd", False)]
+    assert [report in text for text in reports] == ([True] if report else []), reports
+    assert injector.events[0].recovered_s is not None

@@ -1,6 +1,6 @@
 """For how long readers see old values while a process hangs or is dead (paper, section 5).
 
-What: two clusters of three servers, a gutter and two routers with spools, two invalidators and MariaDB. A writer
+What: two clusters of three servers, a gutter and two routers with spools, two invalidators and a database. A writer
 commits and does not delete: all deletes are the invalidator's. Readers of both clusters look aside under leases. One
 fault after the other lasts FAULT_S, with REST_S between them. For each commit in that time, and each cluster, the age
 of the oldest read that should have seen the commit and did not is the time for which the old value was visible; it is 0
@@ -11,20 +11,24 @@ How: the fault injector of tests/chaos with the faults below instead of a seed's
 sixty times a second in each cluster, which is the resolution. The routers have their default timeouts; those of cluster
 `two` are started with `--wait-for-invalidator`. The programs' build hardly matters: the figures are timeouts.
 
-    make staleness       four minutes; writes docs/measurements/staleness.md and its picture
+    make staleness       four minutes; writes MariaDB's part of docs/measurements/staleness.md, and the picture
+    --database mysql     the same with MySQL, or PostgreSQL, whose part of the page is written; the others stay
     --check              exit status 1 if an old value was visible for longer than AIM_MS, in a scenario with one fault
                          of a process that readers and deletes can do without, or of the database; or, in one with the
                          database or with routers, later than AIM_MS after the end of the fault
 """
 
+import datetime
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaos import report as chaos_report
 from chaos.applications import Load
+from chaos.databases import DATABASES
 from chaos.faults import Fault, Plan
 from chaos.region import Layout
 from chaos.run import Outcome, Settings, run
@@ -194,14 +198,22 @@ def draw(outcome: Outcome) -> str:
     return panels.svg(title, "time (s)", "age (ms)", points, shown, MARKS_MS, ("aim", AIM_MS))
 
 
-TEXT = """# For how long old values are read while a process fails
+# The database whose run is drawn, and compared with the former figures.
+DRAWN = "mariadb"
+# What `make staleness` adds for the others.
+OPTION = ' STALENESS="--database {name}"'
+THEN = "Then and now"
+
+HEAD = """# For how long old values are read while a process fails
 
 `make staleness` measures this and writes this page (§5 of "Scaling Memcache at Facebook": deletes are buffered and
 replayed, but a reader may see what they have not reached yet). Two clusters of three servers, a gutter and two routers
-with `--spool` and `--spool-peers`, two invalidators (`--shared-state source`: one is active, one stands by) and
-MariaDB; the other options are the defaults, but for `--wait-for-invalidator {gate}` at the routers of cluster `two`.
+with `--spool` and `--spool-peers`, two invalidators (`--shared-state source`: one is active, one stands by) and a
+database; the other options are the defaults, but for `--wait-for-invalidator {gate}` at the routers of cluster `two`.
 Faults are in cluster `one`, and those of the routers that wait for the invalidator in `two`: {fault:g} s each, with
-{rest:g} s between them.
+{rest:g} s between them. Each database has a run and a table of its own. It waits for the disk at each commit, as it
+does by default. A machine with other work adds to all times, and a standby then waits longer before it takes an
+invalidator for hung: compare the load averages.
 
 "Old for" is the time from a commit to the last read that began after it and did not see it: of all commits from half a
 second before the fault to half a second before the next, in both clusters; 0 if no such read was seen. Every key is
@@ -211,30 +223,35 @@ alone: a writer that deletes for itself sees its own write sooner. "Failed" and 
 router that fails: an application gives a page of {page} keys up after 3 s, and asks the other router. Times are in
 milliseconds.
 
+{aim}
+"""
+
+MEASURED = """`make staleness{option}` measures this.
+
 | fault | commits | old for: median, ms | p99 | max | after the end | reads | of old values | failed | longest page |
 |---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-{aim}
-
-![staleness over time](pictures/staleness.svg)
-
-## Then and now
-
-Before deletes were routed side by side, routers hedged, pending deletes released by the first answer, and the database
-asked more often, the same faults cost more. Those figures were measured once, with other programs and faults of other
-lengths; today's programs cannot repeat them. Times are in milliseconds.
-
-| | then | now |
-|---|---|---|
-{comparisons}
+{verdict}
 
 {facts}
 """
 
+COMPARED = """\
+Before deletes were routed side by side, routers hedged, pending deletes released by the first answer, and the database
+asked more often, the same faults cost more. Those figures were measured once, with other programs and faults of other
+lengths; today's programs cannot repeat them. "Now" is with MariaDB. Times are in milliseconds.
+
+| | then | now |
+|---|---|---|
+{comparisons}
+"""
+
+PICTURE = "\n![staleness over time](pictures/staleness.svg)\n"
+
 
 AIM = (
-    "{verdict} The aim is at most {aim:,} ms in the first {aimed} rows, in which one process fails that readers and"
+    "The aim is at most {aim:,} ms in the first {aimed} rows, in which one process fails that readers and"
     " deletes can do without, and when the active invalidator or the database is killed or hangs. Where routers or the"
     " database fail, nothing old is read later than that after the end. A commit that the database acknowledged in the"
     " milliseconds before it failed has been sent to no process: the row of a run that has one is above the aim. While"
@@ -251,27 +268,49 @@ def cell(value: float | int | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}"
 
 
-def page(rows: list[dict], facts: dict[str, str]) -> str:
-    """docs/measurements/staleness.md."""
+def page(text: str, database: str, rows: list[dict], facts: dict[str, str]) -> str:
+    """docs/measurements/staleness.md, which is `text` until now, with the figures of a database."""
+    sections = sections_of(text)
+    sections[DATABASES[database].title] = measured(database, rows, facts)
+    if database == DRAWN:
+        sections[THEN] = compared(rows)
+    aim = AIM.format(aimed=sum(scenario.panel == ONE for scenario in SCENARIOS), aim=AIM_MS)
+    head = HEAD.format(gate=GATE_S, fault=FAULT_S, old=OLD_MS, rest=REST_S, page=LOAD.page, aim=fill(aim))
+    order = [*(kind.title for kind in DATABASES.values()), THEN]
+    return head + "".join(f"\n## {title}\n\n{sections[title]}" for title in order if title in sections)
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """What is below each heading of the page."""
+    parts = re.split(r"^## (.*)\n\n", text, flags=re.MULTILINE)
+    return {title: body.rstrip("\n") + "\n" for title, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def measured(database: str, rows: list[dict], facts: dict[str, str]) -> str:
+    """The figures of a run with a database."""
     above = [one["fault"] for one in rows if one["max_ms"] > AIM_MS]
     verdict = f"Above {AIM_MS:,} ms: {'; '.join(above)}." if above else f"Nothing is above {AIM_MS:,} ms."
-    aim = AIM.format(verdict=verdict, aimed=sum(scenario.panel == ONE for scenario in SCENARIOS), aim=AIM_MS)
-    by_name = {one["fault"]: one for one in rows}
-    comparisons = [
-        (compared.what, compared.before, max(by_name[name][compared.figure] for name in compared.scenarios))
-        for compared in COMPARISONS
-    ]
-    return TEXT.format(
-        gate=GATE_S,
-        fault=FAULT_S,
-        old=OLD_MS,
-        rest=REST_S,
-        page=LOAD.page,
+    text = MEASURED.format(
+        option="" if database == DRAWN else OPTION.format(name=database),
         rows=table(one.values() for one in rows),
-        aim=textwrap.fill(aim, 120, break_long_words=False, break_on_hyphens=False),
-        comparisons=table(comparisons),
+        verdict=fill(verdict),
         facts="\n".join(f"* {name}: {fact}" for name, fact in facts.items()),
     )
+    return text + (PICTURE if database == DRAWN else "")
+
+
+def compared(rows: list[dict]) -> str:
+    """The figures of a run beside the former ones."""
+    by_name = {one["fault"]: one for one in rows}
+    comparisons = [
+        (one.what, one.before, max(by_name[name][one.figure] for name in one.scenarios)) for one in COMPARISONS
+    ]
+    return COMPARED.format(comparisons=table(comparisons))
+
+
+def fill(text: str) -> str:
+    """A paragraph, in lines."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def table(rows: Iterable[Iterable]) -> str:
@@ -279,23 +318,33 @@ def table(rows: Iterable[Iterable]) -> str:
     return "\n".join("| " + " | ".join(map(cell, one)) + " |" for one in rows)
 
 
+def build() -> str:
+    """Which programs were measured, and since when the oldest of them is there."""
+    programs = [PROGRAMS / f"lookaside-{name}" for name in ("server", "router", "invalidator")]
+    oldest = min(program.stat().st_mtime for program in programs)
+    return f"{PROGRAMS.name}, of {datetime.datetime.fromtimestamp(oldest, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def main() -> int:
     """Measures, draws, writes the page, and prints the figures as JSON."""
     parser = command_line.parser(__doc__)
     parser.add_argument("--check", action="store_true", help="fail if an old value was visible for longer than the aim")
+    parser.add_argument("--database", choices=DATABASES, default=DRAWN, help="default: %(default)s")
     options = parser.parse_args()
-    facts = {**machine_facts.facts(), "build": PROGRAMS.name}
+    facts = {**machine_facts.facts(), "build": build()}
     seconds = begin_of(len(SCENARIOS))
-    outcome = run(Settings(LAYOUT, load=LOAD, plan=Plan(seed=1, seconds=seconds, given=faults())))
+    layout = replace(LAYOUT, database=options.database)
+    outcome = run(Settings(layout, load=LOAD, plan=Plan(seed=1, seconds=seconds, given=faults())))
     rows = [row(outcome, number) for number in range(len(SCENARIOS))]
     print(chaos_report.text(outcome), file=sys.stderr)
     command_line.print_results(rows)
     if outcome.violations:
         print(f"staleness: the logs are in {outcome.folder}", file=sys.stderr)
         return 1
-    PICTURES.mkdir(exist_ok=True)
-    (PICTURES / "staleness.svg").write_text(draw(outcome))
-    REPORT.write_text(page(rows, facts))
+    if options.database == DRAWN:
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / "staleness.svg").write_text(draw(outcome))
+    REPORT.write_text(page(REPORT.read_text(), options.database, rows, {"database": outcome.database, **facts}))
     shutil.rmtree(outcome.folder)
     missed = [one["fault"] for one, scenario in zip(rows, SCENARIOS, strict=True) if scenario.misses_aim(one)]
     if options.check and missed:

@@ -1,14 +1,15 @@
-"""A fault injector: real processes and a real MariaDB, a seeded schedule of faults, and a checker of every read.
+"""A fault injector: real processes and a real database, a seeded schedule of faults, and a checker of every read.
 
 ```
 applications --- lease-get, lease-set, delete ---> routers ---> servers, gutter    (two clusters)
      |                                                ^
-     +------- read a row, commit a version ---> MariaDB ---> invalidator
+     +------- read a row, commit a version ---> database --> invalidator
 ```
 
 | module | what it is |
 |---|---|
 | `network` | where processes listen: 127.0.0.1, or a network namespace for each, whose links can be cut |
+| `databases` | MariaDB, MySQL or PostgreSQL |
 | `region` | the processes, and how each is started, killed, stopped, continued and upgraded |
 | `faults` | the kinds of faults, the schedule that a seed gives, and its execution |
 | `resize` | the faults that change a pool's list of servers |

@@ -10,14 +10,13 @@ import random
 import time
 from dataclasses import dataclass
 
-import pymysql
 from leases import HOT_MISS
 
 from chaos.checker import Checker, compose_value
 from chaos.connections import NO_LEASE, REPLY_S, CacheConnection, DatabaseConnection, Failure
+from chaos.databases import TABLE, sequence_of
 from chaos.region import Cluster, Place, Region
 
-TABLE = "rows_of_app"
 DELETED = (b"DELETED\r\n", b"NOT_FOUND\r\n")
 RETRY_S = 0.05
 POLL_S = 0.05
@@ -42,8 +41,8 @@ class Load:
 def create_rows(region: Region, keys: list[str]) -> None:
     """Version 1 of every key."""
     with region.database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE {TABLE} (id VARCHAR(40) PRIMARY KEY, version BIGINT NOT NULL) ENGINE=InnoDB")
-        cursor.executemany(f"INSERT INTO {TABLE} VALUES (%s, 1)", keys)
+        cursor.execute(f"CREATE TABLE {TABLE} (id VARCHAR(40) PRIMARY KEY, version BIGINT NOT NULL)")
+        cursor.executemany(f"INSERT INTO {TABLE} VALUES (%s, 1)", [(key,) for key in keys])
 
 
 def load_versions(cursor, keys: list[str]) -> dict[str, int]:
@@ -152,7 +151,7 @@ class Filler:
                 head = f"{verb} {key}{lease} 0 0 {len(value)}\r\n".encode()
                 answer = await self.cache.command(head + value + b"\r\n")
                 self.checker.counts["fills" if answer == b"STORED\r\n" else "refused fills"] += 1
-        except (*Failure, pymysql.MySQLError):
+        except (*Failure, *self.rows.database.errors):
             self.checker.counts["failed fills"] += 1
 
     def close(self) -> None:
@@ -189,19 +188,17 @@ class Writer:
     async def commit(self, key: str, version: int) -> bool:
         """Commits a version; whether it is in the database. Waits for a database that is away."""
 
+        database = self.rows.database
+
         def update(cursor) -> tuple[float, str]:
-            # A statement of a connection that failed may still be executed later, so it must not undo a newer one.
-            cursor.execute(
-                f"UPDATE {TABLE} SET version = %s WHERE id = %s AND version < %s /* lookaside: {key} */",
-                (version, key, version),
-            )
+            cursor.execute(database.change(key), (version, key, version))
             committed_s = time.monotonic()
-            cursor.execute("SELECT @@last_gtid")
+            cursor.execute(database.position_of_commit)
             return committed_s, cursor.fetchone()[0]
 
         try:
             committed_s, position = await self.rows.run(update)
-        except (pymysql.MySQLError, OSError):
+        except database.errors:
             self.checker.counts["commits in doubt"] += 1
             return await self.resolve(key, version)
         self.checker.record_commit(key, version, committed_s, sequence_of(position))
@@ -210,15 +207,17 @@ class Writer:
     async def resolve(self, key: str, version: int) -> bool:
         """Whether a commit whose answer was lost has happened."""
 
+        database = self.rows.database
+
         def look(cursor) -> tuple[int, str]:
             now = load_versions(cursor, [key])[key]
-            cursor.execute("SELECT @@gtid_binlog_pos")
+            cursor.execute(database.end_of_log)
             return now, cursor.fetchone()[0]
 
         while not self.is_over:
             try:
                 now, position = await self.rows.run(look)
-            except (pymysql.MySQLError, OSError):
+            except database.errors:
                 await asyncio.sleep(RETRY_S)
                 continue
             if now != version:
@@ -243,11 +242,6 @@ class Writer:
         """Closes its connections."""
         self.cache.close()
         self.rows.close()
-
-
-def sequence_of(position: str) -> int:
-    """The last number of a MariaDB GTID."""
-    return int(position.rsplit("-", 1)[-1] or 0)
 
 
 async def poll_positions(place: Place, checker: Checker) -> None:

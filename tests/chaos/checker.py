@@ -11,6 +11,7 @@ import heapq
 import zlib
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 VIOLATIONS_KEPT = 200
@@ -107,6 +108,9 @@ class Checker:
         self.pending: dict[str, list[tuple[int, str, int]]] = {cluster: [] for cluster in clusters}
         self.samples = Samples()
         self.counts: Counter[str] = Counter()
+        # For how many seconds of a time nothing could be heard of the database. No process could know of a commit
+        # sooner, so that an old value may be older by that.
+        self.database_away_s: Callable[[float, float], float] = lambda begin_s, end_s: 0.0
         self.violations: list[Violation] = []
         self.commit_sequence = 0
 
@@ -174,9 +178,14 @@ class Checker:
             self.counts["stale reads"] += 1
             self.samples.record_stale(cluster, key, replaced_by, begin_s, stale_ms)
         if self.stale_ms_max is not None and stale_ms > self.stale_ms_max:
-            self.add_violation(
-                TOO_STALE, begin_s, f"{source} returned version {version} of {key}, {stale_ms:.0f} ms too old"
-            )
+            away_ms = self.database_away_s(begin_s - stale_ms / 1000, begin_s) * 1000
+            if stale_ms - away_ms > self.stale_ms_max:
+                self.add_violation(
+                    TOO_STALE,
+                    begin_s,
+                    f"{source} returned version {version} of {key}, {stale_ms:.0f} ms too old; the database was away"
+                    f" for {away_ms:.0f} ms of them",
+                )
 
     def check_written(self, source: str, key: str, value: bytes, at_s: float) -> int | None:
         """The version of a value; a value that no commit wrote is a violation."""

@@ -5,13 +5,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pymysql
-from mariadb import PASSWORD, USER
-
 from chaos.region import Cluster, Place, Region
 
 REPLY_S = 3.0
-DATABASE_REPLY_S = 60.0
 NO_LEASE = -1
 
 Failure = (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.LimitOverrunError)
@@ -111,26 +107,23 @@ class DatabaseConnection:
         self.connection = None
 
     async def run(self, statements: Callable) -> object:
-        """The result of `statements(cursor)`; a `pymysql.MySQLError` or `OSError` closes the connection."""
+        """The result of `statements(cursor)`; one of the database's `errors` closes the connection."""
         return await asyncio.to_thread(self.run_here, statements)
 
     def run_here(self, statements: Callable) -> object:
         """The same, in this thread."""
         try:
             if self.connection is None:
-                self.connection = pymysql.connect(
-                    host=self.database.host, port=self.database.port, user=USER, password=PASSWORD, database="app",
-                    autocommit=True, connect_timeout=2, read_timeout=DATABASE_REPLY_S,
-                )  # fmt: skip
+                self.connection = self.database.connect_application()
             with self.connection.cursor() as cursor:
                 return statements(cursor)
-        except (pymysql.MySQLError, OSError):
+        except self.database.errors:
             self.close()
             raise
 
     def close(self) -> None:
         """Closes the connection, if there is one."""
         if self.connection is not None:
-            with contextlib.suppress(pymysql.MySQLError, OSError):
+            with contextlib.suppress(*self.database.errors):
                 self.connection.close()
             self.connection = None

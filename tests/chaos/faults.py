@@ -8,13 +8,15 @@
 | `upgrade` | servers, gutters, routers | a new process takes over, at once |
 | `disturb` | servers, gutters, routers | the same, and the old or the new process is killed or stopped in the middle |
 | `reload` | clusters | the routers get a new configuration with the same servers, one after another |
-| `partition` | every process of ours | cut off from all (`x`), from one other (`x=y`), or towards it only (`x>y`) |
+| `partition` | every process, `database`, `etcd` | cut off: from all (`x`), from one (`x=y`), towards it only (`x>y`) |
 | `remove-killed` | servers | killed, and removed from the pool (`resize`) |
 | `remove`, `empty`, `twice`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
 
 A fault is written `KIND:TARGET@AT+SECONDS`, as in `hang:one-server-1@2.5+4`. Faults overlap, but a process has one at a
 time, besides cut links. A fault of a seed whose target is still busy with the one before is left out; one that is given
 waits for its target, so that all given faults happen on a slow machine too.
+
+The applications are among those that a process is cut off from. A cut that lets them connect is a finding.
 """
 
 import contextlib
@@ -25,11 +27,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from processes import Process
+from processes import Process, eventually, frozen
 
 from chaos import resize
-from chaos.network import Namespaces
-from chaos.region import ETCD, SPARE, Cluster, Layout, Node, Region
+from chaos.network import Namespaces, is_reachable
+from chaos.region import DATABASE, ETCD, SPARE, Cluster, Layout, Node, Region
 
 PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "disturb": 2, "partition": 4}
 CLUSTER_KINDS = {"reload": 1}
@@ -39,7 +41,9 @@ UPGRADES = ("upgrade", "disturb")
 REMOVE_KILLED = "remove-killed"
 # A successor connects within this time, unless the machine is busy.
 DISTURB_S = 0.3
-DATABASE = "database"
+# The processes that are not ours, and the kinds of faults that they have.
+FOREIGN = (DATABASE, ETCD)
+FOREIGN_KINDS = ("kill", "hang", "partition")
 DATABASE_SHARE = 0.05
 ETCD_SHARE = 0.1
 RELOAD_SKEW_S = 0.2
@@ -73,6 +77,11 @@ class Fault:
         """The processes that it names."""
         return self.target.replace(">", "=").split("=")
 
+    @property
+    def name(self) -> str:
+        """Its kind, and the target if that is no process of ours."""
+        return f"{self.kind} of {self.target}" if self.target in FOREIGN else self.kind
+
     def cluster(self) -> str:
         """The name of the cluster that it is in."""
         return self.target.split("-")[0]
@@ -81,6 +90,9 @@ class Fault:
         """The process, part of a cluster, or link that has no other fault meanwhile."""
         if self.kind in RESIZE_KINDS:
             return {f"{resize.KINDS[self.kind]} of {self.cluster()}", self.target} - {self.cluster()}
+        if self.target in FOREIGN:
+            # Whether one that is started again serves is seen over the network.
+            return {self.target}
         return {"link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target}
 
 
@@ -92,6 +104,27 @@ class Event:
     begin_s: float
     end_s: float | None = None
     recovered_s: float | None = None
+
+    def absence(self) -> tuple[float, float]:
+        """From when until when the target may not be heard of because of it; infinite while it lasts.
+
+        After a cut, TCP sends what was lost again at the end of an interval that has been doubled each time: the last
+        one is about as long as the cut.
+        """
+        if self.recovered_s is None:
+            return self.begin_s, float("inf")
+        return self.begin_s, self.recovered_s + (self.end_s - self.begin_s if self.fault.kind == "partition" else 0.0)
+
+
+def overlap_s(spans: list[tuple[float, float]], begin_s: float, end_s: float) -> float:
+    """How much of a time lies in one of these spans, which may overlap."""
+    covered_s, seen_s = 0.0, begin_s
+    for first_s, last_s in sorted(spans):
+        first_s, last_s = max(first_s, seen_s), min(last_s, end_s)
+        if first_s < last_s:
+            covered_s += last_s - first_s
+            seen_s = last_s
+    return covered_s
 
 
 def schedule(
@@ -116,9 +149,9 @@ def schedule(
             target = f"{cluster}-server-{rng.randint(1, layout.servers)}"
         elif kind in CLUSTER_KINDS or kind in RESIZE_KINDS:
             target = cluster
-        elif kind in ("kill", "hang") and rng.random() < DATABASE_SHARE:
+        elif kind in FOREIGN_KINDS and rng.random() < DATABASE_SHARE:
             target = DATABASE
-        elif layout.history == ETCD and kind in ("kill", "hang") and rng.random() < ETCD_SHARE:
+        elif layout.history == ETCD and kind in FOREIGN_KINDS and rng.random() < ETCD_SHARE:
             target = ETCD
         elif kind not in UPGRADES and rng.random() < 1 / (len(members) + 1):
             target = "invalidator"
@@ -174,6 +207,12 @@ class Injector(threading.Thread):
             if thread.is_alive():
                 self.report(f"{thread.name} has not ended within {RECOVERY_S} s")
 
+    def database_away_s(self, begin_s: float, end_s: float) -> float:
+        """For how much of a time nothing could be heard of the database because of a fault of it."""
+        with self.changed:
+            spans = [event.absence() for event in self.events if event.fault.target == DATABASE]
+        return overlap_s(spans, begin_s, end_s)
+
     def reserve(self, fault: Fault, timeout_s: float) -> bool:
         """Takes the fault's target once it is free; otherwise the fault is left out."""
         with self.changed:
@@ -213,12 +252,12 @@ def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.Abstra
     if fault.kind == "reload":
         return reloaded(region.cluster(fault.target), rng)
     if fault.kind == "partition":
-        return partitioned(region.network, fault)
+        return isolated(region, fault) if len(fault.ends()) == 1 else partitioned(region.network, fault)
     if fault.target == DATABASE:
         return failed_foreign(region.database, region.database.accepts, fault.kind)
     if fault.target == ETCD:
-        assert region.etcd is not None, "etcd runs with --history etcd"
-        return failed_foreign(region.etcd, region.etcd.answers, fault.kind)
+        etcd = region.foreign(ETCD)
+        return failed_foreign(etcd, etcd.answers, fault.kind)
     if fault.kind == "disturb":
         return disturbed_upgrade(region.node(fault.target), rng)
     return failed(region.node(fault.target), fault.kind)
@@ -261,11 +300,8 @@ def disturbed_upgrade(node: Node, rng: random.Random):
 def failed_foreign(process: Process, is_ready: Callable[[], bool], kind: str):
     """The database or etcd is killed or stopped."""
     if kind == "hang":
-        process.running.send_signal(signal.SIGSTOP)
-        try:
+        with frozen(process):
             yield
-        finally:
-            process.running.send_signal(signal.SIGCONT)
         return
     process.kill()
     try:
@@ -301,6 +337,21 @@ def partitioned(network: Namespaces, fault: Fault):
     finally:
         for cut in cuts:
             cut(False)
+
+
+@contextlib.contextmanager
+def isolated(region: Region, fault: Fault):
+    """A process is cut off from all, and nothing can connect to it. The end is when something can again; but one of
+    ours may have another fault then."""
+    is_foreign = fault.target in FOREIGN
+    place = region.foreign(fault.target) if is_foreign else region.node(fault.target).place
+    with partitioned(region.network, fault):
+        assert not is_reachable(place.host, place.port), f"{fault.target} is cut off, and accepts a connection"
+        yield
+    if is_foreign:
+        eventually(
+            lambda: is_reachable(place.host, place.port), f"{fault.target} accepts connections again", RECOVERY_S
+        )
 
 
 @dataclass

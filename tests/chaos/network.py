@@ -3,19 +3,21 @@
 On 127.0.0.1 nothing can be cut. With namespaces each process has a network of its own, joined by a bridge:
 
 ```
-  this program, MariaDB        one-server-1        one-router-1
-       10.88.0.1                10.88.0.2           10.88.0.3        a namespace each
-           |                        |                   |            veth pairs
-  ---------+------------------------+-------------------+---------   bridge, in this program's namespace
+  this program          database        one-server-1        one-router-1
+   10.88.0.1            10.88.0.2         10.88.0.3           10.88.0.4        a namespace each
+       |                    |                 |                   |            veth pairs
+  -----+--------------------+-----------------+-------------------+---------   bridge, in this program's namespace
 ```
 
-A process is cut off by disabling its port of the bridge, and from one other by an entry in its table of neighbours that
-leads nowhere. Either way packets vanish without an error, as they do when a cable is pulled.
+The applications are this program. A process is cut off by disabling its port of the bridge, and from one other by an
+entry in its table of neighbours that leads nowhere. Either way packets vanish without an error, as they do when a cable
+is pulled.
 """
 
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ BRIDGE = "bridge"
 BRIDGE_ADDRESS = "10.88.0.1"
 NOWHERE = "02:00:00:00:ff:ff"
 LINKS = itertools.count()
+# A connection between namespaces is made within a millisecond; the machine may be busy.
+CONNECT_S = 0.5
 
 
 class Loopback:
@@ -92,7 +96,8 @@ class Namespaces:
 
     def isolate(self, name: str, is_cut: bool) -> None:
         """Cuts a process off from all others, or undoes it."""
-        run_ip(f"link set {self.namespaces[name].link} type bridge_slave state {0 if is_cut else 3}")
+        # `ip link set ... type bridge_slave state 0` succeeds, too; but the kernel then enables the port again.
+        run_ip(f"link set dev {self.namespaces[name].link} state {0 if is_cut else 3}", program="bridge")
 
     def cut(self, source: str, target: str, is_cut: bool) -> None:
         """Drops all packets from one process to another, or undoes it."""
@@ -110,9 +115,18 @@ class Namespaces:
         run_ip(f"link del {BRIDGE}")
 
 
-def run_ip(words: str, prefix: list[str] | None = None) -> None:
-    """Runs iproute2's `ip`."""
-    subprocess.run([*(prefix or []), "ip", *words.split()], check=True, capture_output=True, text=True)
+def is_reachable(host: str, port: int) -> bool:
+    """Whether this program can connect to a process."""
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def run_ip(words: str, prefix: list[str] | None = None, program: str = "ip") -> None:
+    """Runs iproute2's `ip`, or another program of it."""
+    subprocess.run([*(prefix or []), program, *words.split()], check=True, capture_output=True, text=True)
 
 
 def enter_namespace(module: str) -> None:
@@ -130,7 +144,7 @@ def missing_for_partitions() -> str | None:
     """Why partitions cannot be made here; `None` if they can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
-    for program in ("ip", "unshare", "nsenter"):
+    for program in ("ip", "bridge", "unshare", "nsenter"):
         if shutil.which(program) is None:
             return f"the program {program} is missing (Debian packages iproute2, util-linux)"
     tried = subprocess.run(

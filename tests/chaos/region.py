@@ -1,5 +1,5 @@
-"""The processes of a region: MariaDB, an invalidator, and clusters of servers, a gutter and several routers. An etcd is
-there, too, if the routers share the history of their pool's changes.
+"""The processes of a region: a database, an invalidator, and clusters of servers, a gutter and several routers. An etcd
+is there, too, if the routers share the history of their pool's changes.
 
 A process keeps its address and port for the whole run. Ports lie below the kernel's range for outgoing connections, so
 that no client takes the port of a process that is down.
@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etcd import Etcd
-from mariadb import USER, MariaDb
 from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, stats
 
+from chaos.databases import DATABASES, Database, Mariadb
 from chaos.network import Loopback, Namespaces
 
 PORTS = range(12_000, 32_000)
@@ -33,6 +33,7 @@ READY_S = 60.0
 SERVER_MIB = 32
 GUTTER_EXPTIME_S = 10
 SPARE = "spare"
+DATABASE = "database"
 # Where routers remember the changes of their pool: each in a file, all of them in etcd, or nowhere.
 HISTORIES = FILE, ETCD, NONE = "file", "etcd", "none"
 # The exit code of a router that has no other memory, if etcd does not return the history.
@@ -43,6 +44,8 @@ NO_HISTORY = 2
 class Layout:
     """The shape of a region, and the promises that are left out."""
 
+    # One of DATABASES.
+    database: str = "mariadb"
     clusters: int = 2
     servers: int = 3
     routers: int = 2
@@ -360,17 +363,16 @@ class Region:
         self.layout, self.folder, self.network = layout, folder, network
         self.clusters: list[Cluster] = []
         self.invalidators: list[Node] = []
-        directory = folder / "mariadb"
-        directory.mkdir()
-        self.database = MariaDb(directory, network.address, free_fixed_port(network.address))
+        self.database = start_database(layout.database, folder / DATABASE, network)
         self.etcd: Etcd | None = None
         try:
             if layout.history == ETCD:
-                self.etcd = Etcd(folder, host=network.address)
+                host, prefix = network.add(ETCD)
+                self.etcd = Etcd(folder, host=host, prefix=prefix)
             for name in ("one", "two", "three", "four")[: layout.clusters]:
                 self.clusters.append(Cluster(name, layout, folder, network, self.etcd))
             if layout.invalidators > 1:
-                create_shared_state(self.database.url, USER)
+                create_shared_state(self.database.source, self.database.create_account())
             for number in range(layout.invalidators):
                 self.invalidators.append(self.start_invalidator(number))
         except BaseException:
@@ -382,7 +384,8 @@ class Region:
         name = f"invalidator-{number + 1}" if number else "invalidator"
         options = ("--shared-state", "source") if self.layout.invalidators > 1 else ()
         is_active = number == 0
-        return start_invalidator(name, self.database.url, self.clusters, self.folder, self.network, is_active, *options)
+        source = self.database.source
+        return start_invalidator(name, source, self.clusters, self.folder, self.network, is_active, *options)
 
     def nodes(self) -> list[Node]:
         """All processes but the database."""
@@ -392,6 +395,13 @@ class Region:
         """The process of that name."""
         return {node.name: node for node in self.nodes()}[name]
 
+    def foreign(self, name: str) -> Database | Etcd:
+        """The database or etcd."""
+        if name == DATABASE:
+            return self.database
+        assert self.etcd is not None, "etcd runs with --history etcd"
+        return self.etcd
+
     def cluster(self, name: str) -> Cluster:
         """The cluster of that name."""
         return {cluster.name: cluster for cluster in self.clusters}[name]
@@ -400,7 +410,7 @@ class Region:
         """Stops everything, also when a part of it fails to stop."""
         with contextlib.ExitStack() as stops:
             stops.callback(self.database.stop)
-            stops.callback(self.database.running.send_signal, signal.SIGCONT)
+            stops.callback(self.database.thaw)
             if self.etcd is not None:
                 stops.callback(self.etcd.stop)
                 stops.callback(self.etcd.thaw)
@@ -408,6 +418,16 @@ class Region:
                 stops.callback(cluster.stop)
             for invalidator in self.invalidators:
                 stops.callback(invalidator.stop)
+
+
+def start_database(kind: str, folder: Path, network: Loopback | Namespaces) -> Database:
+    """Starts a database, whose files are in a new folder."""
+    folder.mkdir()
+    if kind == "mariadb":
+        host, prefix = network.add(DATABASE)
+        return Mariadb(folder, host, free_fixed_port("127.0.0.1"), prefix=prefix)
+    assert not network.can_partition, f"{kind} runs in no network namespace"
+    return DATABASES[kind](folder)
 
 
 def create_shared_state(url: str, account: str) -> None:

@@ -39,11 +39,12 @@ def figures(outcome: Outcome) -> dict:
     ages = sorted(outcome.samples.stale_ms)
     return {
         "seed": outcome.settings.plan.seed,
+        "database": outcome.database,
         "seconds": round(outcome.seconds, 1),
         "converged_s": round(outcome.converged_s, 1),
         "values held at the end": outcome.held,
         "counts": dict(sorted(outcome.counts.items())),
-        "faults": dict(sorted(Counter(event.fault.kind for event in outcome.events).items())),
+        "faults": dict(sorted(Counter(event.fault.name for event in outcome.events).items())),
         "faults left out": outcome.skipped,
         "staleness": {
             "p50_ms": round(share(ages, 0.5), 1),
@@ -59,10 +60,10 @@ def figures(outcome: Outcome) -> dict:
 
 
 def by_second(outcome: Outcome) -> list[dict[str, float]]:
-    """For each second: cached reads, reads of old values, reads without an answer, and the oldest value in ms."""
-    seconds = [
-        {"reads": 0, "old reads": 0, "failed reads": 0, "oldest_ms": 0.0} for _ in range(int(outcome.seconds) + 1)
-    ]
+    """For each second: commits, cached reads, reads of old values, reads without an answer, and the oldest value in
+    ms."""
+    counts = {"commits": 0, "reads": 0, "old reads": 0, "failed reads": 0, "oldest_ms": 0.0}
+    seconds = [dict(counts) for _ in range(int(outcome.seconds) + 1)]
 
     def second_of(at_s: float) -> dict[str, float]:
         return seconds[min(max(0, int(at_s - outcome.start_s)), len(seconds) - 1)]
@@ -70,6 +71,8 @@ def by_second(outcome: Outcome) -> list[dict[str, float]]:
     for name, counted in (("reads", outcome.samples.reads), ("failed reads", outcome.samples.failures)):
         for tenth, number in counted.items():
             second_of(tenth / 10)[name] += number
+    for at in outcome.samples.commits_s.values():
+        second_of(at)["commits"] += 1
     for at, age in zip(outcome.samples.at_s, outcome.samples.stale_ms, strict=True):
         second = second_of(at)
         second["old reads"] += 1
@@ -97,6 +100,7 @@ def text(outcome: Outcome) -> str:
     lines = [
         f"seed {shown['seed']}: {shown['seconds']} s, {len(outcome.events)} faults ({outcome.skipped} left out),"
         f" converged after {shown['converged_s']} s",
+        "  faults: " + (", ".join(f"{number} {name}" for name, number in shown["faults"].items()) or "none"),
         "  " + ", ".join(f"{number} {name}" for name, number in counts.items()),
         f"  reads of old values: p50 {staleness['p50_ms']} ms, p99 {staleness['p99_ms']} ms, max"
         f" {staleness['max_ms']} ms; {staleness['reads']}",

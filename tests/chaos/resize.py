@@ -42,6 +42,8 @@ COUNTED = (
     "configuration_changes", "covering_deletes", "servers_emptied", "purge_keys_checked", "purge_keys_removed",
     "former_owner_hits", "former_owner_fills",
 )  # fmt: skip
+# How often a router was found to say that etcd does not answer.
+ETCD_AWAY = "looks at routers without etcd"
 
 
 def write_configurations(cluster: Cluster, rng: random.Random, skew_s: float) -> None:
@@ -144,6 +146,8 @@ async def count_of(router: Node, checker: Checker) -> None:
             figures = await read_stats(router.place)
         except Failure:
             continue
+        if figures.get("resize_history") == "away":
+            checker.counts[ETCD_AWAY] += 1
         for name in COUNTED:
             now = int(figures[name])
             checker.counts[name] += now - last[name] if now >= last[name] else now

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import re
 import shutil
 import tempfile
 import time
@@ -16,7 +17,7 @@ from chaos.checker import BROKEN, Checker, Samples, Violation
 from chaos.convergence import check_processes, check_served, check_servers, wait_until_converged, watch_processes
 from chaos.faults import Event, Injector, Plan
 from chaos.network import Loopback, Namespaces
-from chaos.region import Layout, Region
+from chaos.region import DATABASE, Layout, Region
 from chaos.resize import count_changes
 
 WARM_S = 2.0
@@ -38,6 +39,8 @@ class Outcome:
     """What happened; times are seconds since the schedule began."""
 
     settings: Settings
+    # With its version.
+    database: str
     folder: Path
     start_s: float
     seconds: float
@@ -72,7 +75,8 @@ def run(settings: Settings) -> Outcome:
         with started(settings, folder) as region:
             return asyncio.run(run_in(region, settings))
     finally:
-        shutil.rmtree(folder / "mariadb" / "data", ignore_errors=True)
+        for data in [*(folder / DATABASE).rglob("data")]:
+            shutil.rmtree(data, ignore_errors=True)
 
 
 async def run_in(region: Region, settings: Settings) -> Outcome:
@@ -82,6 +86,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
     asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(threads))
     keys = [f"row:{number}" for number in range(load.keys)]
     create_rows(region, keys)
+    database = f"{region.database.title} {version_of(region)}"
     checker = Checker(keys, [cluster.name for cluster in region.clusters], settings.stale_ms_max)
     seed = settings.plan.seed
     clusters = region.clusters
@@ -108,6 +113,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
         lambda text: checker.add_violation(BROKEN, time.monotonic(), text),
         waits_for_targets=settings.plan.given is not None,
     )
+    checker.database_away_s = injector.database_away_s
     await inject(injector, settings.plan.seconds, [*background, *reading, *writing])
     for writer in writers:
         writer.is_over = True
@@ -127,9 +133,16 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
     for violation in checker.violations:
         violation.at_s -= injector.start_s
     return Outcome(
-        settings, region.folder, injector.start_s, end_s - injector.start_s, converged_s, held, checker.counts,
-        checker.violations, checker.samples, injector.events, len(injector.skipped), processes,
+        settings, database, region.folder, injector.start_s, end_s - injector.start_s, converged_s, held,
+        checker.counts, checker.violations, checker.samples, injector.events, len(injector.skipped), processes,
     )  # fmt: skip
+
+
+def version_of(region: Region) -> str:
+    """The version of the database, without what its packagers have added."""
+    with region.database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(region.database.version)
+        return re.split(r"[ -]", cursor.fetchone()[0])[0]
 
 
 async def inject(injector: Injector, seconds: float, tasks: list[asyncio.Task]) -> None:
