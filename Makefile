@@ -102,7 +102,7 @@ staleness: install ## for how long old values are read while a process hangs or 
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
 
-recovery: install ## the time from the end of each fault of the invalidator's tests until no cached value is old, by database, drawn; writes docs/measurements/recovery.md (twenty minutes; RECOVERY="--full" has larger transactions)
+recovery: install ## the time from the end of each fault of the invalidator's tests until no cached value is old, by database, drawn; writes docs/measurements/recovery.md (fifteen minutes; RECOVERY="--full" has a million rows in a transaction, too)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
 	LOOKASIDE_PROGRAMS=$(CURDIR)/target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.recovery $(RECOVERY)
 

@@ -8,7 +8,7 @@ these tests are what is reported: median and maximum of the rounds.
 How: each round is a run of pytest, one test after the other, with the environment variable LOOKASIDE_RECOVERIES, by
 which the tests write what they measured. The page is written after each round.
 
-    make recovery           ROUNDS rounds of some six minutes; writes docs/measurements/recovery.md and its picture
+    make recovery           ROUNDS rounds of some five minutes; writes docs/measurements/recovery.md and its picture
     RECOVERY="--rounds 1"   another number of rounds
     RECOVERY=--full         also, once, a million rows in a transaction, and 100,000 commits while a cluster is down
     RECOVERY="--only cut"   tests by pytest's `-k`, in one round; prints the figures and writes no page
@@ -101,7 +101,11 @@ FAULTS = (
     Fault("a_transaction_of_many_rows_with_a_rule", "a transaction of {size} rows, each with a key", COMMITTED),
     Fault("many_commits_while_a_cluster_is_down", "{size} commits while a router is dead", ROUTER_STARTS),
     Fault("clock_stepped_back", "the invalidator's clock is stepped", "the last commit"),
-    Fault("clock_of_the_database_stepped_back", "the database's clock is stepped", "the last commit"),
+    Fault(
+        "clock_of_the_database_stepped_back",
+        "the database's clock is stepped by libfaketime, with which MySQL commits slowly",
+        "the last commit",
+    ),
     Fault(
         "failover_to_a_promoted_replica",
         "the invalidator and the primary are killed, a replica is promoted",
@@ -258,7 +262,9 @@ version that is older than the database's. The readers are stopped before the fi
 more or less says little. "Old" is how many old values these processes had at the end of the fault; it is not counted
 where the fault ends by itself. A lost position stops the invalidator, which is then started with
 `--on-position-lost flush`: both starts are part of the time. With a shared state either may first stand by, until it
-has seen that no other one is active. After all this, in each test, further commits are followed by all caches.
+has seen that no other one is active. The deletes of rows that were changed more than once, and of keys that are not
+cached, may still follow: how many a second is [measured, too](invalidator.md). After all this, in each test, further
+commits are followed by all caches.
 
 {figures}
 
