@@ -13,7 +13,7 @@ PUBLISHED = $(patsubst crates/%/Cargo.toml,--package lookaside-%,$(shell grep -l
 # A folder with a trace of Twitter's cache cluster 52; without it, `make hit-ratio` makes a trace from a seed.
 TRACES ?=
 
-.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness delete-latency clean hit-ratio transient qos gutter incast round-trips udp-gets router-floor python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness recovery delete-latency clean hit-ratio transient qos gutter incast round-trips udp-gets router-floor python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,10 @@ chaos: install build ## real processes and a MariaDB under a seeded schedule of 
 staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes; STALENESS="--database postgres")
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check $(STALENESS)
+
+recovery: install ## the time from the end of each fault of the invalidator's tests until no cached value is old, by database, drawn; writes docs/measurements/recovery.md (fifteen minutes; RECOVERY="--full" has a million rows in a transaction, too)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
+	LOOKASIDE_PROGRAMS=$(CURDIR)/target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.recovery $(RECOVERY)
 
 delete-latency: install ## figure 11 of the paper: old values after deletes in two regions while processes fail, drawn (nine minutes; DELETES="--seconds 60 --seed 7")
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside-monitor --package lookaside

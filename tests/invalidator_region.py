@@ -1,9 +1,11 @@
 """A database, two clusters and an invalidator between them, of which a test breaks one part after another."""
 
+import os
 import random
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from forwarder import Forwarder
 from look_aside import Reader
 from processes import PROGRAMS, Cluster, Invalidator, answers, connect, eventually
 from pymemcache.exceptions import MemcacheServerError
+from recovery_log import Recovery, RecoveryLog
 from replicated import ReplicatedServer
 
 ROWS = 200
@@ -70,10 +73,20 @@ class Region:
 
     rows = ROWS
 
-    def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record, setting: str) -> None:
+    def __init__(
+        self,
+        database: ReplicatedServer,
+        clusters: list[Cluster],
+        folder: Path,
+        record,
+        setting: str,
+        test: str = "",
+        recoveries: RecoveryLog | None = None,
+    ) -> None:
         """With the setting `rules` keys are named by row rules, not by statements; with `shared` positions are in a
-        table of the database."""
+        table of the database. `recoveries` gets those of the test of that name."""
         self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
+        self.setting, self.test, self.recoveries = setting, test, recoveries or RecoveryLog(None)
         self.database_link = Forwarder(database.port)
         self.links = [Forwarder(cluster.port) for cluster in clusters]
         self.state_dir = folder / "state"
@@ -82,6 +95,8 @@ class Region:
         self.readers: list[Reader] = []
         self.has_readers = True
         self.has_fault = False
+        # When the commits of the last fault ended.
+        self.commits_ended = 0.0
         self.arguments: tuple[str, ...] = ()
         database.has_rules = setting == "rules"
         database.create_versions(ROWS)
@@ -148,25 +163,36 @@ class Region:
     def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
         """Cached values that are older than these versions, in any process of a cluster, and reads that failed; except
         during a fault, also processes that do not answer."""
-        keys = [f"row:{row}" for row in versions]
         found = []
-        for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
+        for port in cluster.all_ports():
             if not answers(port):
                 if not self.has_fault:
                     found.append(f"{cluster.name}: the process at port {port} does not answer")
                 continue
             try:
-                cached = connect(port).get_many(keys)
+                found += [f"{cluster.name}: {text}" for text in self.old_values(port, versions)]
             except MemcacheServerError as error:
                 # A router whose server is slow at this moment.
                 found.append(f"{cluster.name}: {error}")
-                continue
-            found += [
-                f"{cluster.name}: {key} = {value.decode()}, in the database {versions[int(key[4:])]}"
-                for key, value in cached.items()
-                if int(value) < versions[int(key[4:])]
-            ]
         return found
+
+    def old_values(self, port: int, versions: dict[int, int]) -> list[str]:
+        """Cached values of a process that are older than these versions."""
+        cached = connect(port).get_many([f"row:{row}" for row in versions])
+        return [
+            f"{key} = {value.decode()}, in the database {versions[int(key[4:])]}"
+            for key, value in cached.items()
+            if int(value) < versions[int(key[4:])]
+        ]
+
+    def count_old_values(self) -> int:
+        """How many cached values are older than the database, in all processes that answer."""
+        versions, count = self.versions(), 0
+        for cluster in self.clusters:
+            for port in filter(answers, cluster.all_ports()):
+                with suppress(MemcacheServerError):
+                    count += len(self.old_values(port, versions))
+        return count
 
     def wait_fresh(
         self, clusters: list[Cluster] | None = None, since: float | None = None, limit_s: float = RECOVERY_S
@@ -191,6 +217,9 @@ class Region:
     def stop_readers(self) -> int:
         """Returns when nothing more is filled, how many values were."""
         for reader in self.readers:
+            # All at the same time: each may pause before it notices.
+            reader.stop_requested.set()
+        for reader in self.readers:
             reader.stop()
         return sum(reader.fills for reader in self.readers)
 
@@ -204,16 +233,22 @@ class Region:
         self.has_fault = True
         yield
         self.writer.stop()
+        self.commits_ended = time.monotonic()
         if unaffected:
             clusters = [self.clusters[index] for index in unaffected]
             unaffected_s = self.wait_fresh(clusters, limit_s=UNAFFECTED_S)
             self.record(f"unaffected clusters fresh after {unaffected_s:.2f} s")
 
-    def recover(self, end_fault=lambda: None, since: float | None = None) -> None:
-        """Ends the fault, waits until all caches are fresh, and checks that commits are still followed in little
-        memory."""
+    def recover(
+        self, end_fault: Callable[[], object] | None = None, since: float | None = None, size: int | None = None
+    ) -> None:
+        """Ends the fault, which had that size, if it has one, waits until all caches are fresh, and checks that commits
+        are still followed in little memory. The time is counted from now, or from the moment `since`."""
+        # Without an end to come the time may run already.
+        old_values = self.count_old_values() if end_fault else None
         start = since or time.monotonic()
-        end_fault()
+        if end_fault:
+            end_fault()
         self.has_fault = False
         fills = self.stop_readers()
         recovery_s = self.wait_fresh(since=start)
@@ -227,6 +262,21 @@ class Region:
         memory_bytes = self.invalidator.resident_bytes_max()
         self.record(f"fresh after {recovery_s:.2f} s, {fills} fills, {memory_bytes >> 20} MiB")
         assert memory_bytes < MEMORY_BYTES_MAX
+        self.recoveries.add(
+            Recovery(
+                test=self.test,
+                setting=self.setting,
+                database=self.database.kind,
+                size=size,
+                old_values=old_values,
+                seconds=recovery_s,
+                after_commits_s=start + recovery_s - self.commits_ended if self.commits_ended > start else None,
+                rows=self.rows,
+                processes=sum(len(cluster.processes()) for cluster in self.clusters),
+                fills=fills,
+                memory_bytes=memory_bytes,
+            )
+        )
 
     def stop(self) -> None:
         """Stops all that was started here."""
@@ -241,12 +291,14 @@ class Region:
 
 @contextmanager
 def running_region(database, clusters, folder, request, setting="statements"):
-    """A region whose invalidator reads. What a recovery took is in the summary of the run."""
+    """A region whose invalidator reads. What a recovery took is in the summary of the run, and in the file that
+    LOOKASIDE_RECOVERIES names."""
+    test = request.node.originalname.removeprefix("test_")
 
     def record(cost: str) -> None:
         request.node.user_properties.append(("recovery", f"{request.node.name.removeprefix('test_')}: {cost}"))
 
-    region = Region(database, clusters, folder, record, setting)
+    region = Region(database, clusters, folder, record, setting, test, RecoveryLog.of(os.environ))
     try:
         region.start_invalidator()
         yield region

@@ -314,6 +314,10 @@ class Cluster:
         """A client of the router."""
         return connect(self.port, timeout)
 
+    def all_ports(self) -> list[int]:
+        """Those of all processes of the cluster, the routers' first."""
+        return [*self.ports, *(server.port for server in (*self.servers, self.gutter))]
+
     def processes(self) -> list[Process]:
         """All of the cluster, the routers first."""
         return [*self.routers, *self.servers, self.gutter]

@@ -256,23 +256,22 @@ def test_slot_that_is_invalidated_while_it_is_read(region):
 
 def test_a_statement_of_20_mb(region):
     region.fill()
-    start = time.monotonic()
     region.database.store_large(20 << 20, "row:0")
     region.database.run(region.database.change(0))
-    region.recover(since=start)
+    region.recover()
 
 
 def test_a_transaction_of_10_000_keys(region):
     keys = [f"key:{index}" for index in range(10_000)]
     for cluster in region.clusters:
         assert cluster.client().set_many(dict.fromkeys(keys, "old")) == []
-    start = time.monotonic()
     region.database.run(
         "BEGIN",
         region.database.change(0, *keys[:5_000]),
         region.database.insert_into_outbox(*keys[5_000:]),
         "COMMIT",
     )
+    start = time.monotonic()
     for cluster in region.clusters:
         for first in range(0, len(keys), 1_000):
             part = keys[first : first + 1_000]
@@ -291,7 +290,7 @@ def test_a_transaction_of_many_rows(region):
         region.database.change(0),
         "COMMIT",
     )
-    region.recover()
+    region.recover(size=rows)
 
 
 @pytest.mark.parametrize("setting", ["rules"], indirect=True)
@@ -309,8 +308,8 @@ def test_a_transaction_of_many_rows_with_a_rule(region):
     for cluster in region.clusters:
         assert cluster.client().set_many(dict.fromkeys(keys, "old")) == []
     region.fill()
-    start = time.monotonic()
     region.database.run("BEGIN", region.database.fill_numbers("many", rows), region.database.change(0), "COMMIT")
+    start = time.monotonic()
 
     def are_gone() -> bool:
         # A router whose server is slow at this moment answers with an error, or late.
@@ -319,14 +318,15 @@ def test_a_transaction_of_many_rows_with_a_rule(region):
         return False
 
     eventually(are_gone, "the keys of all rows are gone", 60 * SCALE)
-    region.recover(since=start)
+    region.recover(since=start, size=rows)
 
 
 def test_many_commits_while_a_cluster_is_down(region):
+    commits = 10_000 * SCALE
     with region.fault(unaffected=(0,)):
         region.clusters[1].router.kill()
-        region.database.commit_often(10_000 * SCALE, ROWS)
-    region.recover(lambda: region.restart_router(1))
+        region.database.commit_often(commits, ROWS)
+    region.recover(lambda: region.restart_router(1), size=commits)
 
 
 def with_clock(clock: Path) -> dict[str, str]:

@@ -4,11 +4,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from experiments.plots import bars, cdf, delete_curves, figure, lines, panels
+from experiments.plots import bars, cdf, delete_curves, dots, figure, lines, panels
 
 RATES = {"memcached": [(1, 20, 15, 30), (10, 40, 35, 45)], "lookaside": [(1, 60, 50, 70), (10, 80, 80, 80)]}
 MISSES = {"16 MiB": {"memcached 1.6.45": 0.2, "ours": 0.1, bars.FLOOR: 0.05}}
 LATENCIES = {"one cluster": [1.0 + n for n in range(20)], "both clusters": [2.0 + n for n in range(20)]}
+RECOVERIES = {"router dies": {"MariaDB": (0.2, 0.1, 3.0), "MySQL": (0.3, 0.3, 0.3)}, "slot": {"MySQL": (2, 1, 3)}}
 BANDS = [("router hangs", 2.0, 4.0), ("server dies", 5.0, 6.0)]
 
 
@@ -34,9 +35,14 @@ def draw_delete_curves() -> str:
     return delete_curves.svg("Deletes", curves, {"paper": [(1, 1e-4), (3_600, 1e-5)]})
 
 
+def draw_dots() -> str:
+    return dots.svg("Recoveries", "time (s)", RECOVERIES)
+
+
 DRAWN = {
     draw_lines: {"Rates", "connections", "throughput (1,000 requests/s)", "memcached", "lookaside"},
     draw_bars: {"Misses", "memory", "share of gets that miss", "memcached 1.6.45", "ours", "floor", "16 MiB"},
+    draw_dots: {"Recoveries", "time (s)", "router dies", "slot", "MariaDB", "MySQL"},
     draw_cdf: {"Latency", "time (ms)", "commits that took longer", "one cluster", "1 in 10", "bar at p99: 50"},
     draw_delete_curves: {"Deletes", "master region", "replica region", "paper", "1 min", "1 h", "0.01 %", "none"},
     draw_panels: {"Age", "time (s)", "age (ms)", "faults", "router hangs", "aim", "1,000"},
@@ -86,3 +92,9 @@ def test_a_band_names_its_span():
     drawn = lines.svg("Age", "time (s)", "age (ms)", {"oldest": [(0, 1), (10, 2)]}, bands=BANDS)
     assert {"router hangs", "server dies"} <= texts(drawn)
     assert figure.MARK_COLOUR in drawn
+
+
+def test_a_row_without_a_name_has_no_dot_of_it():
+    without = {"router dies": RECOVERIES["router dies"], "slot": {}}
+    # The legend has a dot for each name, too.
+    assert draw_dots().count("<use ") - dots.svg("Recoveries", "time (s)", without).count("<use ") == 1
