@@ -103,7 +103,7 @@ FAULTS = (
     Fault("clock_stepped_back", "the invalidator's clock is stepped", "the last commit"),
     Fault(
         "clock_of_the_database_stepped_back",
-        "the database's clock is stepped by libfaketime, with which MySQL commits slowly",
+        "the database's clock is stepped by libfaketime, with which MySQL takes seconds to answer",
         "the last commit",
     ),
     Fault(
