@@ -146,6 +146,8 @@ pub(crate) struct SimulatedRegion {
     configurations: Rc<RefCell<BTreeMap<RouterName, ClusterConfiguration>>>,
     /// All configurations that any file had, by its text.
     configurations_by_text: Rc<RefCell<BTreeMap<String, ClusterConfiguration>>>,
+    /// Spares that have left their pool at some time.
+    departed_spares: Rc<RefCell<BTreeSet<String>>>,
     usage: Rc<RefCell<Usage>>,
     started: Instant,
 }
@@ -178,6 +180,7 @@ impl SimulatedRegion {
             routers: Rc::default(),
             configurations: Rc::default(),
             configurations_by_text: Rc::default(),
+            departed_spares: Rc::default(),
             usage: Rc::default(),
             started: Instant::now(),
         }
@@ -250,9 +253,13 @@ impl SimulatedRegion {
     fn check_final_state(&self, clusters: &[String]) {
         let now = self.now();
         let stores = self.stores.borrow();
-        // Others hold what they held when they left.
-        let read: BTreeSet<Address> =
+        // Others hold what they held when they left. So does a spare that has returned: it is flushed before it serves,
+        // which reads show.
+        let mut read: BTreeSet<Address> =
             self.routers.borrow().values().flat_map(|router| router.active.borrow().reads().servers()).collect();
+        for spare in self.departed_spares.borrow().iter() {
+            read.remove(&address(spare));
+        }
         self.checker.check_final_state(clusters, |key| {
             let held =
                 |(name, memory): (&String, &server::ServerMemory)| Some((name.clone(), memory.version(key, now)?));

@@ -108,7 +108,8 @@ impl SimulatedRegion {
             return self.add_spares(cluster, rng).await;
         }
         self.checker.count(|tally| tally.spare_departures += 1);
-        let kept: Vec<String> = all.into_iter().filter(|_| rng.u8(0..4) == 0).collect();
+        let (kept, departing): (Vec<String>, Vec<String>) = all.into_iter().partition(|_| rng.u8(0..4) == 0);
+        self.departed_spares.borrow_mut().extend(departing);
         let change = move |configuration: &mut ClusterConfiguration| configuration.spares.clone_from(&kept);
         self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;
     }
