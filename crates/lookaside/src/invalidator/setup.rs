@@ -32,7 +32,9 @@ An application then names keys in its transactions:
 
 With --rules the rules are compared with the tables first; if one does not fit, nothing is changed.
 
-The invalidator itself needs an account with LOGIN and REPLICATION, and wal_level = logical on the server.
+The invalidator itself needs an account with LOGIN and REPLICATION, and wal_level = logical on the server. It creates
+its replication slot at its first start; setup does not, as a slot without saved positions is one whose reader has lost
+them.
 
 The table for an active and a standby invalidator (--shared-state of the daemon), and the rights on it:
   lookaside invalidator setup --shared-state --account lookaside --database mariadb://root:secret@db.example/shop
