@@ -8,7 +8,9 @@ What: one thread of one process, values of VALUE_BYTES bytes, every key in the c
 
 How: SERVERS servers and a router on this machine. The other clients ask the servers; ours asks the router, or the
 servers by the router's configuration (`config=`). The clients take turns in each of ROUNDS rounds, and the median is
-reported, so that all share the same disturbance. Every client has keys of its own, and its values are checked.
+reported, so that all share the same disturbance. Every client has keys of its own, and its values are checked. Beside
+them bare sockets send the same requests, composed before, and count the bytes of the replies: what no client of this
+many servers can do without, as each takes a system call to send and one to receive.
 
     make python-clients    two minutes; writes docs/measurements/python_clients.md
 """
@@ -16,6 +18,7 @@ reported, so that all share the same disturbance. Every client has keys of its o
 import asyncio
 import contextlib
 import json
+import socket
 import statistics
 import sys
 import tempfile
@@ -41,6 +44,7 @@ VALUE_BYTES = 100
 ROUNDS = 15
 REPORT = ROOT / "docs" / "measurements" / "python_clients.md"
 OURS, OURS_DIRECT = "lookaside, through a router", "lookaside, directly"
+BARE = "bare sockets, without a client"
 VALUE = b"v" * VALUE_BYTES
 MANY_US_MAX = 200
 RATE_RATIO_MIN = 3
@@ -66,7 +70,8 @@ figure is the median of the rounds, in brackets the lowest and highest.
 {bars}
 
 The ratios are medians of those of the rounds. The other clients ask the servers. aiomcache knows one server only, so
-its gets all go to one.
+its gets all go to one. Bare sockets send requests that were composed before, one to each server, and count the bytes of
+the replies, which is the least that a program in Python can do: {floor}.
 
 {facts}
 """
@@ -77,7 +82,7 @@ GetMany = Callable[[list[str]], object]
 
 def keys_of(client: str) -> list[str]:
     """The keys of a client, as many as are read at once. Other clients' flags need not be its own."""
-    return [f"{client.split(',')[0]}:{number}" for number in range(CONCURRENT)]
+    return [f"{client.split(',')[0].replace(' ', '-')}:{number}" for number in range(CONCURRENT)]
 
 
 @contextlib.contextmanager
@@ -98,6 +103,53 @@ def cluster() -> Iterator[tuple[list[int], int, str]]:
         file.write_text(json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"}))
         start("router", router, PROGRAMS / "lookaside-router", "-f", file, "--num-proxies", 1)
         yield ports, router, f"file:{file}"
+
+
+class BareSockets:
+    """A socket for each server; the keys go to the servers in turn. Nothing is composed or parsed while time counts."""
+
+    def __init__(self, ports: list[int], keys: list[str]) -> None:
+        self.sockets = [socket.create_connection(("127.0.0.1", port), timeout=10) for port in ports]
+        for sock in self.sockets:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.servers = {key: number % len(ports) for number, key in enumerate(keys)}
+        for key, server in self.servers.items():
+            self.ask(server, b"set %s 0 0 %d\r\n%s\r\n" % (key.encode(), VALUE_BYTES, VALUE), len(b"STORED\r\n"))
+        self.gets = {key: self.request([key]) for key in keys}
+        self.wanted, self.pages = keys[:KEYS], []
+        for server in range(len(ports)):
+            self.pages.append(self.request([key for key in self.wanted if self.servers[key] == server]))
+
+    @staticmethod
+    def request(keys: list[str]) -> tuple[bytes, int]:
+        """The request for keys of one server, and the bytes of its reply."""
+        reply = sum(len(f"VALUE {key} 0 {VALUE_BYTES}\r\n") + VALUE_BYTES + 2 for key in keys) + len("END\r\n")
+        return f"get {' '.join(keys)}\r\n".encode(), reply
+
+    def receive(self, server: int, count: int) -> bytes:
+        """A reply of `count` bytes."""
+        reply = self.sockets[server].recv(1 << 16)
+        while len(reply) < count:
+            reply += self.sockets[server].recv(1 << 16)
+        return reply
+
+    def ask(self, server: int, request: bytes, count: int) -> bytes:
+        """The reply to a request."""
+        self.sockets[server].sendall(request)
+        return self.receive(server, count)
+
+    def get(self, key: str) -> bytes:
+        """The value of a key."""
+        return self.ask(self.servers[key], *self.gets[key])[-VALUE_BYTES - 7 : -7]
+
+    def get_many(self, keys: list[str]) -> list[str]:
+        """These keys, which are the first ones, once they have been received."""
+        assert keys == self.wanted
+        for sock, (request, _) in zip(self.sockets, self.pages, strict=True):
+            sock.sendall(request)
+        for server, (_, count) in enumerate(self.pages):
+            self.receive(server, count)
+        return keys
 
 
 def blocking_clients(ports: list[int], router: int, config: str) -> dict[str, tuple[Get, GetMany]]:
@@ -123,7 +175,9 @@ def blocking_clients(ports: list[int], router: int, config: str) -> dict[str, tu
     for name, store in setters.items():
         for key in keys_of(name):
             store(key, VALUE)
+    bare = BareSockets(ports, keys_of(BARE))
     return {
+        BARE: (bare.get, bare.get_many),
         OURS: (ours.get, ours.get_many),
         OURS_DIRECT: (direct.get, direct.get_many),
         "pylibmc": (libmemcached.get, libmemcached.get_multi),
@@ -228,7 +282,9 @@ def main() -> int:
     with cluster() as region:
         blocking = measure_blocking(blocking_clients(*region), min(options.repeats, CONCURRENT))
         event_loop = asyncio.run(measure_event_loop(*region))
+    floor_us = statistics.median(blocking[BARE][1])
     text = TEXT.format(
+        floor=f"{floor_us:.0f} us of {statistics.median(blocking[OURS_DIRECT][1]):.0f} us for {KEYS} keys",
         value_bytes=VALUE_BYTES,
         servers=SERVERS,
         rounds=ROUNDS,
