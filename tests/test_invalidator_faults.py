@@ -390,7 +390,11 @@ def test_clock_of_the_database_stepped_back(region):
     commit of the future is no panic and no negative age, and the lag behind the log needs no clock of the database."""
     need("libfaketime")
     database = region.database
-    # With libfaketime MySQL needs a tenth of a second for a commit, also without readers.
+    # With libfaketime the fetched MySQL is slow by itself. Seen without an invalidator on two loaded cores: the thread
+    # page_flush_coordinator uses 0.6 of a core while nothing is asked, the process reads the clock's file thousands of
+    # times a second and waits for locks, a new connection takes 3 to 7 s (without libfaketime, with its query, 0.04 s),
+    # a further statement about 0.1 s. FAKETIME_CACHE_DURATION and --innodb-log-writer-threads=OFF do not help.
+    # Readers, which connect twice in a test, would wait for that, and so does each comparison with `versions()`.
     region.has_readers = database.kind != "mysql"
     clock = getattr(database, "home", region.folder) / "clock"
     environment = database.options.get("env")
