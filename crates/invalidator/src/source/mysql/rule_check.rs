@@ -170,12 +170,22 @@ fn columns(declared: &[Declared]) -> Vec<Column> {
     declared.iter().map(column).collect()
 }
 
-/// Rows that a foreign key changes are not in the log of InnoDB's servers.
+/// Whether the log has rows that foreign keys change: if the server executes these itself, and not InnoDB below it. Older
+/// versions do not have the variable.
+async fn has_rows_of_foreign_keys(connection: &mut MysqlConnection) -> Result<bool, SourceError> {
+    let rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'").await?;
+    Ok(rows.first().and_then(|row| text(row, 1)).as_deref() == Some("OFF"))
+}
+
+/// Rows that InnoDB changes for a foreign key are not in the log.
 async fn check_foreign_keys(
     connection: &mut MysqlConnection,
     rule: &Rule,
     problems: &mut Vec<RuleProblem>,
 ) -> Result<(), SourceError> {
+    if has_rows_of_foreign_keys(connection).await? {
+        return Ok(());
+    }
     let sql = format!(
         "SELECT CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS \
          WHERE CONSTRAINT_SCHEMA = {} AND TABLE_NAME = {}",
