@@ -76,8 +76,8 @@ pub struct Environment {
     /// A router, for the tree of a client that sends servers nothing but reads: a route that would store elsewhere what
     /// a read has found sends the read there. `None`: routes store what they find themselves.
     pub filling_router: Option<Arc<dyn Route>>,
-    /// Whether the tree is there to find the places of keys, by deletes: a route that limits deletes then sends each of
-    /// them wherever it may send one. Default false.
+    /// Whether the tree is there to find the places of keys, by deletes: a route that limits rates then limits nothing.
+    /// Default false.
     pub finds_places: bool,
 }
 

@@ -118,7 +118,7 @@ fn a_bad_pool_is_refused() {
         ),
         (
             "{\"inherit\": \"main\", \"tags\": [\"x\", \"y\"]}",
-            "line 2, column 34, at pools.A.tags: 2 for 1 entries of \"servers\": expected one for each".to_owned(),
+            "line 2, column 34, at pools.A.tags: 2 elements for 1 entries of \"servers\": expected one for each".to_owned(),
         ),
         (
             "{\"servers\": [\"a:1\"], \"failure_domains\": [-1]}",

@@ -167,7 +167,7 @@ fn what_cannot_be_is_refused() {
             with_mixed_pool("", r#"{ "type": "PoolRoute", "pool": "A", "hash": "pymemcache" }"#),
             r#"pymemcache picks a server by its name, and a route among the servers has none: expected "tags""#,
         ),
-        (with_mixed_pool(r#", "tags": ["x", "y"]"#, r#""PoolRoute|A""#), "2 for 3 entries of \"servers\""),
+        (with_mixed_pool(r#", "tags": ["x", "y"]"#, r#""PoolRoute|A""#), "2 elements for 3 entries of \"servers\""),
         (
             r#"{ "pools": { "A": { "servers": ["a:1", { "type": "PoolRoute", "pool": "A" }] } }, "route": "PoolRoute|A" }"#
                 .to_owned(),

@@ -107,8 +107,8 @@ impl UdpSockets {
     }
 }
 
-/// Numbers the threads that ask for it, from 0 on: no two of a client's threads share a socket unless there are more
-/// threads than sockets.
+/// Numbers the threads that ask for it, from 0 on: the threads of a runtime share no socket unless there are more of them
+/// than sockets. Numbers of threads that have ended are not given again.
 #[derive(Debug)]
 struct ThreadNumbers {
     /// Its own number among all in the process.

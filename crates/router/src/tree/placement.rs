@@ -17,7 +17,7 @@
 //! Some routes keep copies that no delete reaches (`TreeBuilder::store_undeleted`). A key is also looked for below these.
 //!
 //! A route that depends on time decides by the clock of the moment. One that limits rates limits nothing here, and its
-//! fallback is a place, too. If a route refuses a delete for now, the place is unknown: the caller's delete must fail, and
+//! fallback has copies that no delete is sure to reach. If a route refuses a delete for now, the place is unknown: the caller's delete must fail, and
 //! a copy counts as misplaced.
 
 use crate::config::router_config::RouterConfig;

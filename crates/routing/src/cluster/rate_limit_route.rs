@@ -10,17 +10,14 @@
 //! since no client must take it for done.
 //!
 //! In a tree that is there to find the places of keys ([`Environment::finds_places`](crate::Environment::finds_places))
-//! nothing is limited, and each request is sent to the target and to the fallback.
+//! nothing is limited: all go to the target, and the fallback has copies that no delete is sure to reach.
 //!
 //! A bucket fills at `rate` tokens per second up to `burst`, by a clock that is handed in. A failed request has used
 //! its token.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, KeyHash, NullRoute, Outcomes, Route,
-    cluster::{
-        all_sync_route::AllSyncRoute,
-        support::token_bucket::{Rate, TokenBucket},
-    },
+    cluster::support::token_bucket::{Rate, TokenBucket},
     configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Clock,
     outcome::verb,
@@ -156,7 +153,9 @@ impl RouteConfig for Config {
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (target, fallback) = (tree.build(&self.target), tree.build_optional(&self.fallback));
         if tree.environment().finds_places {
-            return Arc::new(AllSyncRoute::new(std::iter::once(target).chain(fallback).collect()));
+            // A set beyond the limit is stored there, and the deletes that follow go to the target.
+            fallback.iter().for_each(|fallback| tree.store_undeleted(fallback));
+            return target;
         }
         Arc::new(RateLimitRoute::new(target, fallback, self.rates, tree.environment().clock.clone()))
     }

@@ -143,7 +143,7 @@ fn parse_per_entry<'a, T>(
         true => elements.iter().map(parse).collect(),
         false => {
             let found = elements.len();
-            Err(list.error(format!("{found} for {count} entries of \"servers\": expected one for each")))
+            Err(list.error(format!("{found} elements for {count} entries of \"servers\": expected one for each")))
         }
     }
 }

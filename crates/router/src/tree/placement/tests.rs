@@ -350,17 +350,36 @@ fn a_copy_counts_as_misplaced_while_its_places_are_unknown() {
 #[test]
 fn limits_of_deletes_do_not_limit_the_search_for_places() {
     let rates = r#""rates": { "deletes_rate": 0, "deletes_burst": 1 }"#;
-    let fallback = r#", "fallback": { "type": "PoolRoute", "pool": { "servers": ["g:1"] } }"#;
-    for (fallback, further) in [("", None), (fallback, Some("g:1"))] {
-        let route = format!(r#"{{ "type": "RateLimitRoute", {rates}, "target": "PoolRoute|A" {fallback} }}"#);
-        let (limited, elsewhere) = (routed(&route), [routed(r#""NullRoute""#)]);
-        for key in ["k1", "k2", "k3", "k4"] {
-            let mut expected = places(&routed(POOL), key);
-            expected.extend(further.map(|server| (server.to_owned(), key.to_owned())));
-            assert_eq!(places(&limited, key), expected);
-            for (server, _) in &expected {
-                assert!(is_misplaced(&limited, &elsewhere, server, key), "a copy that it has placed is found");
-            }
+    let limited = routed(&format!(r#"{{ "type": "RateLimitRoute", {rates}, "target": "PoolRoute|A" }}"#));
+    for key in ["k1", "k2", "k3", "k4"] {
+        let expected = places(&routed(POOL), key);
+        assert_eq!(places(&limited, key), expected);
+        for (server, _) in &expected {
+            assert!(is_misplaced(&limited, &[routed(r#""NullRoute""#)], server, key), "a copy that it has placed");
+            assert!(!is_misplaced(&limited, &[routed(POOL)], server, key));
+            assert!(!is_misplaced(&routed(POOL), std::slice::from_ref(&limited), server, key));
+        }
+    }
+}
+
+/// Sets beyond a limit go to the fallback, deletes to the target.
+#[test]
+fn a_fallback_has_copies_and_keeps_none() {
+    const G: &str = r#"{ "type": "PoolRoute", "pool": { "servers": ["g:1"] } }"#;
+    for rates in [r#"{ "sets_rate": 1 }"#, r#"{ "gets_rate": 1 }"#, r#"{ "deletes_rate": 0, "deletes_burst": 1 }"#] {
+        let limited = |target: &str, fallback: &str| {
+            routed(&format!(
+                r#"{{ "type": "RateLimitRoute", "rates": {rates}, "target": {target}, "fallback": {fallback} }}"#
+            ))
+        };
+        let with_fallback = limited(POOL, G);
+        for key in ["k1", "k2", "k3"] {
+            assert_eq!(places(&with_fallback, key), places(&routed(POOL), key), "{rates}: deletes go to the target");
+            let is_at_g = |former: &Placement, kept: Placement| is_misplaced(former, &[kept], "g:1", key);
+            assert!(is_at_g(&with_fallback, routed(POOL)), "{rates}: it may have placed one there");
+            assert!(!is_at_g(&with_fallback, limited(POOL, G)), "{rates}: it stays where it is");
+            assert!(is_at_g(&routed(G), limited(POOL, G)), "{rates}: no delete of it would reach it");
+            assert!(is_at_g(&limited(G, POOL), limited(POOL, G)), "{rates}: nor if they change places");
         }
     }
 }
