@@ -50,9 +50,8 @@ fn begins_with_lease(handle: &Handle, named: &[(String, Handle)]) -> bool {
 fn routes_of(configuration: &Json) -> String {
     let text = configuration.to_string();
     let JsonValue::Object(properties) = &configuration.value else { return text };
-    let pools = properties.iter().find(|property| property.name == "pools").map(|pools| &pools.value);
     let do_pools_count =
-        text.contains(r#""Pool|"#) || text.contains(r#""Pool""#) || pools.is_some_and(has_route_among_servers);
+        text.contains(r#""Pool|"#) || text.contains(r#""Pool""#) || has_route_among_servers(configuration);
     let counts = |name: &str| match name {
         "routers" => false,
         "pools" | "macros" => do_pools_count,
@@ -62,18 +61,20 @@ fn routes_of(configuration: &Json) -> String {
     routes.map(|property| format!("{}:{}\n", property.name, property.value)).collect()
 }
 
-/// Whether one of these pools has a route among its servers.
-fn has_route_among_servers(pools: &Json) -> bool {
-    let values = |object: &Json| match &object.value {
-        JsonValue::Object(properties) => properties.clone(),
-        _ => Vec::new(),
-    };
-    let servers =
-        values(pools).into_iter().flat_map(|pool| values(&pool.value)).filter(|value| value.name == "servers");
-    servers.into_iter().any(|servers| match &servers.value.value {
+/// Whether a pool has a route among its servers, also one that is described where it is used.
+fn has_route_among_servers(value: &Json) -> bool {
+    let is_list_with_object = |value: &Json| match &value.value {
         JsonValue::List(entries) => entries.iter().any(|entry| matches!(entry.value, JsonValue::Object(_))),
         _ => false,
-    })
+    };
+    match &value.value {
+        JsonValue::Object(properties) => properties.iter().any(|property| {
+            property.name == "servers" && is_list_with_object(&property.value)
+                || has_route_among_servers(&property.value)
+        }),
+        JsonValue::List(values) => values.iter().any(has_route_among_servers),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +142,11 @@ mod tests {
         assert!(some.as_ref().is_some_and(|some| !some.are_all()));
         assert_eq!(leased(&one, r#""PoolRoute|A""#), some);
         assert_ne!(leased(&two, r#""PoolRoute|A""#), some);
+        // The pool of the route inherits the weights.
+        let weighted = |weights: &str| format!(r#""W": {{ "servers": ["w:1"], "weights": {weights} }}"#);
+        let inline = r#"{ "type": "PoolRoute", "pool": {
+            "inherit": "W", "servers": ["x:1", { "type": "LeaseRoute", "target": "PoolRoute|W" }] } }"#;
+        assert_ne!(leased(&weighted("[0.1, 1]"), inline), leased(&weighted("[1, 0.1]"), inline));
     }
 
     /// A key moves between the servers and the other children when there is another server.
