@@ -78,7 +78,8 @@ def test_files_are_given_to_the_user(tmp_path):
     try:
         server.wait_ready(lambda: "listening" in server.log())
         assert path.stat().st_uid == nobody.pw_uid and pid_path.stat().st_uid == nobody.pw_uid
-        assert int(pid_path.read_text()) == server.running.pid
+        # The file is written after that line of the log.
+        eventually(lambda: pid_path.read_text() == f"{server.running.pid}\n", "the file has the process id")
     finally:
         assert server.stop() == 0
     assert not pid_path.exists()
