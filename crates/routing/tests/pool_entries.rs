@@ -156,6 +156,25 @@ fn a_route_is_built_once_however_often_its_pool_is_used() {
     assert_eq!(build(&text).1.asked_for.len(), 1);
 }
 
+/// A policy by key takes the first child's choice into account, also if that is a route among the servers of a pool.
+#[tokio::test]
+async fn a_route_that_comes_first_in_a_failover_has_its_hash() {
+    let policy = r#"{ "type": "DeterministicOrderPolicy", "max_tries": 2, "max_error_tries": 2 }"#;
+    let asked_second = async |first: &str| {
+        let pools = r#""B": { "servers": ["b:1", "b:2", "b:3"] }, "C": { "servers": ["c:1", "c:2", "c:3"] },
+                       "E": { "servers": [{ "type": "PoolRoute", "pool": "B" }] }"#;
+        let text = format!(
+            r#"{{ "pools": {{ {pools} }}, "route": {{ "type": "FailoverRoute", "failover_policy": {policy},
+                  "children": [{first}, "Pool|C"] }} }}"#
+        );
+        let mut fakes = FakeDestinations { down: vec!["b:1", "b:2", "b:3"], ..FakeDestinations::default() };
+        let root = read(&text).build(&mut fakes);
+        let gets: Vec<String> = (0..100).map(|key| format!("get key:{key}")).collect();
+        ask(&root, &gets.iter().map(String::as_str).collect::<Vec<_>>()).await
+    };
+    assert_eq!(asked_second(r#""Pool|E""#).await, asked_second(r#""PoolRoute|B""#).await);
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (text, expected) in [

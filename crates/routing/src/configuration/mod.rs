@@ -27,6 +27,7 @@ mod pools;
 mod route_type;
 mod routers;
 mod runtime_variables;
+mod shared_handle;
 mod transport;
 mod tree_state;
 

@@ -24,10 +24,11 @@ use super::{
     pool_entries::PoolEntries,
     pools::{Pools, TlsPolicies},
     route_type::RouteType,
+    shared_handle::SharedHandle,
     transport::TlsPolicy,
 };
 use crate::{Address, LeaseScope};
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 /// What a handle with an error is replaced with. It is no handle that exists: one that did would, where it is the one
 /// with the error, refer to itself.
@@ -94,24 +95,6 @@ pub(crate) struct Parser<'a> {
     splits_shards: bool,
     /// The handles that were left out because of an error.
     left_out: usize,
-}
-
-/// A handle that several others may refer to. It is parsed, and built, once.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SharedHandle<'a> {
-    /// One of the named handles.
-    Named(&'a str),
-    /// The route at index `at` of a pool's servers.
-    PoolEntry { pool: &'a str, at: usize },
-}
-
-impl fmt::Display for SharedHandle<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SharedHandle::Named(name) => f.write_str(name),
-            SharedHandle::PoolEntry { pool, at } => write!(f, "Pool|{pool}[{at}]"),
-        }
-    }
 }
 
 /// What a handle that is left out may have changed.
@@ -319,6 +302,15 @@ impl<'a> Parser<'a> {
         handle
     }
 
+    /// The same; of a route among the servers of a pool, the route.
+    pub(crate) fn resolve_route<'h>(&'h self, handle: &'h Handle) -> &'h Handle {
+        let mut handle = self.resolve(handle);
+        while let Handle::PoolEntry { route, .. } = handle {
+            handle = self.resolve(route);
+        }
+        handle
+    }
+
     /// Records that a handle needs the misses of clients. The wider scope serves the others, too.
     pub(crate) fn use_leases(&mut self, scope: LeaseScope) {
         self.lease_scope = self.lease_scope.max(Some(scope));
@@ -414,13 +406,7 @@ impl<'a> Parser<'a> {
             return Ok(Handle::Named(at));
         }
         if let Some(at) = self.in_progress.iter().position(|other| *other == shared) {
-            let circle: Vec<String> =
-                self.in_progress[at..].iter().chain([&shared]).map(SharedHandle::to_string).collect();
-            let what = match shared {
-                SharedHandle::Named(name) => format!("the named handle {name:?}"),
-                SharedHandle::PoolEntry { pool, .. } => format!("a route among the servers of pool {pool:?}"),
-            };
-            return Err(node.error(format!("{what} leads back to itself: {}", circle.join(" -> "))));
+            return Err(node.error(shared.circle(&self.in_progress[at..])));
         }
         self.in_progress.push(shared);
         let reached_outside = std::mem::replace(&mut self.depth_reached, self.depth);

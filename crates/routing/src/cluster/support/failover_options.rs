@@ -113,7 +113,10 @@ impl FailoverOptions {
         };
         let children: Vec<&Handle> = children.iter().map(|child| parser.resolve(child)).collect();
         let options = match object.get("failover_policy") {
-            Some(node) => parse_policy(&node.object("a policy: an object with a \"type\"")?, &children, options)?,
+            Some(node) => {
+                let first = parser.resolve_route(children[0]);
+                parse_policy(&node.object("a policy: an object with a \"type\"")?, &children, first, options)?
+            }
             None => options,
         };
         Ok(FailoverOptions { errors: parse_failover_errors(object)?, ..options })
@@ -167,9 +170,11 @@ const DETERMINISTIC: Keys =
     Keys::known(&["type", "max_tries", "max_error_tries", "exclude_errors", "hash", "enable_failure_domains"])
         .and(&["ignore_normal_reply_index"]);
 
+/// Parses a policy over `children`; `first` is the route of the first one.
 fn parse_policy(
     object: &Object<'_>,
     children: &[&Handle],
+    first: &Handle,
     options: FailoverOptions,
 ) -> Result<FailoverOptions, ConfigurationError> {
     let kind = object.get("type");
@@ -186,14 +191,14 @@ fn parse_policy(
         }
         "RendezvousPolicy" => {
             object.check(&RENDEZVOUS)?;
-            let first = FirstHash::of(children[0]);
+            let first = FirstHash::of(first);
             let order = FailoverOrder::Rendezvous { tags: parse_rendezvous_tags(object, children)?, first };
             Ok(FailoverOptions { order, ..options })
         }
         "DeterministicOrderPolicy" => {
             object.check(&DETERMINISTIC)?;
             Ok(FailoverOptions {
-                order: parse_by_key(object, children)?,
+                order: parse_by_key(object, children, first)?,
                 children_max: parse_count(&object.require("max_tries", "the maximum number of children to ask")?)?,
                 tries_max: parse_count(&object.require("max_error_tries", "the maximum number of failures")?)?,
                 exclude_errors: object
@@ -214,14 +219,18 @@ fn parse_count(node: &Node<'_>) -> Result<u32, ConfigurationError> {
     Ok(node.integer("children", 1, TRIES_MAX)? as u32)
 }
 
-fn parse_by_key(object: &Object<'_>, children: &[&Handle]) -> Result<FailoverOrder, ConfigurationError> {
+fn parse_by_key(
+    object: &Object<'_>,
+    children: &[&Handle],
+    first_child: &Handle,
+) -> Result<FailoverOrder, ConfigurationError> {
     let hash = object.get("hash").map_or(Ok(KeyHash::default()), |node| parse_hash(&node))?;
     hash.check(children.len()).map_err(|error| object.node.error(error.to_string()))?;
-    let mut first = FirstHash::of(children[0]);
+    let mut first = FirstHash::of(first_child);
     let domains = match object.flag("enable_failure_domains")? {
         true => {
             let mut names = DomainNames::default();
-            if let Some(pool) = first.hash.as_ref().and(children[0].pool()) {
+            if let Some(pool) = first.hash.as_ref().and(first_child.pool()) {
                 first.domains = pool.failure_domains.iter().map(|name| Some(names.number(name))).collect();
             }
             children.iter().map(|child| names.number_of_server(child)).collect()
