@@ -28,10 +28,11 @@ pub async fn check_rules(
     let account = connection.query_one("SELECT CURRENT_USER()").await?.unwrap_or_default();
     let account = quote_account(&account);
     let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"), options);
+    let logs_foreign_keys = logs_foreign_keys(&mut connection).await?;
     for rule in rules.iter() {
         check_rule(rule, &catalogue, &account, &mut problems);
         check_image(rule, &catalogue, value("binlog_row_image"), options, &mut problems);
-        if catalogue.contains_key(&rule.table) {
+        if catalogue.contains_key(&rule.table) && !logs_foreign_keys {
             check_foreign_keys(&mut connection, rule, &mut problems).await?;
         }
     }
@@ -172,20 +173,18 @@ fn columns(declared: &[Declared]) -> Vec<Column> {
 
 /// Whether the log has rows that foreign keys change: if the server executes these itself, and not InnoDB below it. Older
 /// versions do not have the variable.
-async fn has_rows_of_foreign_keys(connection: &mut MysqlConnection) -> Result<bool, SourceError> {
-    let rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'").await?;
+async fn logs_foreign_keys(connection: &mut MysqlConnection) -> Result<bool, SourceError> {
+    let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys'";
+    let rows = connection.query(sql).await?;
     Ok(rows.first().and_then(|row| text(row, 1)).as_deref() == Some("OFF"))
 }
 
-/// Rows that InnoDB changes for a foreign key are not in the log.
+/// Warns of the foreign keys by which InnoDB changes rows of the rule's table.
 async fn check_foreign_keys(
     connection: &mut MysqlConnection,
     rule: &Rule,
     problems: &mut Vec<RuleProblem>,
 ) -> Result<(), SourceError> {
-    if has_rows_of_foreign_keys(connection).await? {
-        return Ok(());
-    }
     let sql = format!(
         "SELECT CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS \
          WHERE CONSTRAINT_SCHEMA = {} AND TABLE_NAME = {}",
