@@ -115,10 +115,10 @@ pub fn run(options: &Options) -> Result<()> {
         writeln!(
             out,
             "processes that hung: {}, routers upgraded: {} ({} during a change of their configuration), servers \
-             restarted with their items: {}, servers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of servers: {}, departures of spares: {}, changes of a router's configuration: \
-             {}, files of covered configurations lost: {}, values copied from former owners: {}, reads sent to \
-             servers directly: {}, sets of plain clients stored: {}, refused: {}, fills of clients that had stalled \
-             stored: {}, refused: {}",
+             restarted with their items: {}, servers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in \
+             place of servers: {}, departures of spares: {}, changes of a router's configuration: {}, files of covered \
+             configurations lost: {}, values copied from former owners: {}, reads sent to servers directly: {}, sets of \
+             plain clients stored: {}, refused: {}, fills of clients that had stalled stored: {}, refused: {}",
             tally.hangs,
             tally.upgrades,
             tally.upgrades_in_changes,

@@ -214,7 +214,7 @@ pub struct Tally {
     pub flushes: u64,
     /// How often a spare has replaced a server.
     pub spare_takeovers: u64,
-    /// How often spares have left their pool.
+    /// Spares that have left their pool.
     pub spare_departures: u64,
     /// How often a router has begun to read by another configuration.
     pub config_changes: u64,

@@ -292,7 +292,7 @@ impl Spares {
     }
 
     /// Each replaced server and its spare.
-    pub(crate) fn replacements(&self) -> BTreeSet<(Address, Address)> {
+    pub fn replacements(&self) -> BTreeSet<(Address, Address)> {
         self.replacements_that(|_, _| true)
     }
 

@@ -21,8 +21,8 @@ const LOST_COVERAGE_ONE_IN: u8 = 12;
 /// One fault in this many takes it from all routers of a cluster at once, in runs in which they share a history.
 const LOST_COVERAGES_ONE_IN: u8 = 8;
 
-/// One restart of a server in this many keeps its items, and another one is an upgrade.
-const SERVER_UPGRADES_ONE_IN: u8 = 4;
+/// One restart of a server in this many is one with its items, and another one is an upgrade.
+const ITEMS_KEPT_ONE_IN: u8 = 4;
 /// The longest pause of a server that is upgraded, in milliseconds.
 const UPGRADE_PAUSE_MS_MAX: u64 = 100;
 
@@ -174,7 +174,7 @@ impl SimulatedRegion {
                 tokio::time::sleep(duration).await;
                 self.network.slow_down(host, server, Duration::ZERO);
             }
-            Kind::RestartServer => match rng.u8(0..SERVER_UPGRADES_ONE_IN) {
+            Kind::RestartServer => match rng.u8(0..ITEMS_KEPT_ONE_IN) {
                 0 => self.restart_server_with_its_items(server, duration).await,
                 1 => self.upgrade_server(server, rng).await,
                 _ => self.restart_server(server, duration, rng).await,

@@ -253,13 +253,14 @@ impl SimulatedRegion {
     fn check_final_state(&self, clusters: &[String]) {
         let now = self.now();
         let stores = self.stores.borrow();
-        // Others hold what they held when they left. So does a spare that has returned: it is flushed before it serves,
-        // which reads show.
+        let routers = self.routers.borrow();
+        // Others hold what they held when they left. So may a spare that has returned, until it is flushed to serve.
         let mut read: BTreeSet<Address> =
-            self.routers.borrow().values().flat_map(|router| router.active.borrow().reads().servers()).collect();
-        for spare in self.departed_spares.borrow().iter() {
-            read.remove(&address(spare));
-        }
+            routers.values().flat_map(|router| router.active.borrow().reads().servers()).collect();
+        let serving: BTreeSet<Address> =
+            routers.values().flat_map(|router| router.spares.replacements()).map(|(_, spare)| spare).collect();
+        let departed: BTreeSet<Address> = self.departed_spares.borrow().iter().map(|host| address(host)).collect();
+        read.retain(|server| serving.contains(server) || !departed.contains(server));
         self.checker.check_final_state(clusters, |key| {
             let held =
                 |(name, memory): (&String, &server::ServerMemory)| Some((name.clone(), memory.version(key, now)?));

@@ -107,8 +107,8 @@ impl SimulatedRegion {
         if !self.plan.has_resizes || !is_complete {
             return self.add_spares(cluster, rng).await;
         }
-        self.checker.count(|tally| tally.spare_departures += 1);
         let (kept, departing): (Vec<String>, Vec<String>) = all.into_iter().partition(|_| rng.u8(0..4) == 0);
+        self.checker.count(|tally| tally.spare_departures += departing.len() as u64);
         self.departed_spares.borrow_mut().extend(departing);
         let change = move |configuration: &mut ClusterConfiguration| configuration.spares.clone_from(&kept);
         self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;

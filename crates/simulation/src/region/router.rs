@@ -31,6 +31,7 @@ pub(super) struct RunningRouter {
     pub(super) commands: mpsc::UnboundedSender<RouterCommand>,
     /// Its configurations. Nothing waits for it: a channel wakes its receivers in an unseeded random order.
     pub(super) active: watch::Receiver<Arc<ActiveConfigs>>,
+    pub(super) spares: Arc<Spares>,
 }
 
 impl SimulatedRegion {
@@ -67,7 +68,7 @@ impl SimulatedRegion {
         let unleased_copies_after = (self.disabled == DisabledGuarantee::CopyLeases).then_some(UNLEASED_COPIES_AFTER);
         let host = RouterHost { options, spool, spares, shared, unleased_copies_after, checker: self.checker.clone() };
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
-        let running = RunningRouter { commands, active: publish.subscribe() };
+        let running = RunningRouter { commands, active: publish.subscribe(), spares: host.spares.clone() };
         self.routers.borrow_mut().insert(router, running);
         let coverage = self.coverage_disk(router, is_takeover);
         let program = RouterProgram {
