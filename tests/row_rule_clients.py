@@ -27,6 +27,8 @@ class MariaDbClient:
     schema = "app"
     # Whether rows that a statement leaves as they were name keys: superfluous ones.
     has_unchanged_rows = False
+    # Whether rows that a foreign key changes are in the log.
+    logs_cascades = False
 
     def __init__(self, server, url: str) -> None:
         self.url = url
@@ -69,6 +71,8 @@ class MysqlClient(MariaDbClient):
     """The same for MySQL, which compresses whole transactions."""
 
     sql = MYSQL
+    # As innodb_native_foreign_keys is OFF by default.
+    logs_cascades = True
 
     def vary_log(self, seed: int) -> None:
         self.run(f"SET GLOBAL binlog_row_metadata = '{['FULL', 'MINIMAL'][seed % 2]}'")
@@ -81,6 +85,7 @@ class PostgresClient:
     sql = POSTGRES
     schema = "app"
     has_unchanged_rows = True
+    logs_cascades = True
 
     def __init__(self, server) -> None:
         self.url = server.url
