@@ -24,6 +24,25 @@ CONNECT_S = 2
 REPLY_S = 60.0
 
 
+def connect_application(host: str, port: int, **account: str):
+    """A connection of an application to MariaDB or MySQL, each statement a transaction of its own."""
+    return pymysql.connect(
+        host=host,
+        port=port,
+        database="app",
+        autocommit=True,
+        connect_timeout=CONNECT_S,
+        read_timeout=REPLY_S,
+        **account,
+    )
+
+
+def change_with_comment(key: str) -> str:
+    """The statement by which an application of theirs gives a row its next version, and names its key in a comment; its
+    arguments are those of UPDATE."""
+    return f"{UPDATE} /* lookaside: {key} */"
+
+
 class Mariadb(MariaDb):
     """The installed MariaDB."""
 
@@ -44,15 +63,10 @@ class Mariadb(MariaDb):
         return USER
 
     def connect_application(self):
-        """A connection of an application, each statement a transaction of its own."""
-        return pymysql.connect(
-            host=self.host, port=self.port, user=USER, password=PASSWORD, database="app", autocommit=True,
-            connect_timeout=CONNECT_S, read_timeout=REPLY_S,
-        )  # fmt: skip
+        """A connection of an application."""
+        return connect_application(self.host, self.port, user=USER, password=PASSWORD)
 
-    def change(self, key: str) -> str:
-        """The statement that gives a row its next version and names its key; its arguments are those of UPDATE."""
-        return f"{UPDATE} /* lookaside: {key} */"
+    change = staticmethod(change_with_comment)
 
 
 class Mysql(MysqlServer):
@@ -78,15 +92,10 @@ class Mysql(MysqlServer):
         return f"mysql://root@{self.host}:{self.port}/app"
 
     def connect_application(self):
-        """A connection of an application, each statement a transaction of its own."""
-        return pymysql.connect(
-            host=self.host, port=self.port, user="root", database="app", autocommit=True,
-            connect_timeout=CONNECT_S, read_timeout=REPLY_S,
-        )  # fmt: skip
+        """A connection of an application."""
+        return connect_application(self.host, self.port, user="root")
 
-    def change(self, key: str) -> str:
-        """The statement that gives a row its next version and names its key; its arguments are those of UPDATE."""
-        return f"{UPDATE} /* lookaside: {key} */"
+    change = staticmethod(change_with_comment)
 
 
 class Postgresql(PostgresServer):
