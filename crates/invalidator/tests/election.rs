@@ -7,8 +7,9 @@
 //! * no position passes a commit with a delete that no cluster has acknowledged;
 //! * no position is before the one that it replaces.
 //!
-//! Within 5 s after the last fault one is active, and no other any more. In the end every commit is deleted and the
-//! position is at the end.
+//! While the database answers, two are active at once for 8 s at most: one that was replaced finds that out by its next
+//! renewal, which is due within a second, and fails here now and then. Within 5 s after the last fault one is active,
+//! and no other any more. In the end every commit is deleted and the position is at the end.
 
 use crate::fakes::{self, ms};
 use crate::invalidators::{Ignored, Link, Locks, Node, Table};
@@ -27,6 +28,11 @@ use tokio::time::{Instant, sleep};
 
 const FAULTS_FOR: Duration = Duration::from_secs(60);
 const ACTIVE_WITHIN: Duration = Duration::from_secs(5);
+/// How long two may be active while the database answers some of their requests: the time between two renewals, and
+/// three requests that fail after up to two seconds each.
+const BOTH_ACTIVE_MAX: Duration = Duration::from_secs(8);
+/// The same while it answers all of them: the time between two renewals, and that of two requests.
+const BOTH_ACTIVE_WITHOUT_FAULTS: Duration = Duration::from_millis(1_100);
 
 /// What can fail, and until when it does.
 struct Faults {
@@ -102,19 +108,29 @@ impl Faults {
     fn active(&self) -> usize {
         self.nodes.iter().filter(|node| node.is_active()).count()
     }
+
+    /// Whether two are active, neither of which hangs, and the database is there: they can notice it.
+    fn is_overlap(&self) -> bool {
+        let running = self.nodes.iter().zip(&self.node_back).filter(|(node, back)| node.is_active() && back.is_none());
+        self.database_back.is_none() && running.count() > 1
+    }
 }
 
 /// One run. Returns how many takeovers there were, or what was found wrong.
 async fn run(seed: u64, ignored: Ignored) -> Result<usize, String> {
     let mut faults = Faults::new(seed, ignored);
     let (table, faults_end) = (faults.table.clone(), Instant::now() + FAULTS_FOR);
-    let mut commits = 0;
+    let (mut commits, mut overlap_since) = (0, None);
     while Instant::now() < faults_end {
         let (pause, hidden_for) = (ms(faults.rng.u64(1..100)), ms(faults.rng.u64(0..5)));
         sleep(pause).await;
         table.database.commit(&[&format!("key:{commits}")], hidden_for);
         commits += 1;
         faults.step().await;
+        overlap_since = faults.is_overlap().then(|| overlap_since.unwrap_or_else(Instant::now));
+        if let Some(took) = overlap_since.map(|since| since.elapsed()).filter(|took| *took > BOTH_ACTIVE_MAX) {
+            return Err(format!("two were active for {took:?}"));
+        }
     }
     faults.end().await;
     let faults_ended = Instant::now();
@@ -284,6 +300,33 @@ async fn one_that_is_cut_off_is_not_certain_once_another_one_is_active() {
         .await;
         assert_eq!(two.statistics.election.takeovers_at_hang.value(), 1);
         holding.abort();
+    }
+}
+
+/// Two deliver for as long as the replaced one does not know that it was replaced.
+#[tokio::test(start_paused = true)]
+async fn one_that_was_replaced_steps_down_within_a_second_once_it_can_know() {
+    type Cause = (&'static str, fn(&Table, &Node), Duration);
+    let causes: [Cause; 4] = [
+        ("its session ends", |table, _| table.state().end_session_of_active(), ms(0)),
+        ("it hangs", |_, one| one.gate.set_hung(true), ms(0)),
+        ("its link refuses", |_, one| one.set_link(Link::Refuses), ms(0)),
+        // A request that was swallowed fails only then.
+        ("its link swallows", |_, one| one.set_link(Link::Swallows), ms(2_000)),
+    ];
+    for (cause, replace, request_max) in causes {
+        for replaced_after in [0, 250, 500, 750] {
+            let (table, [one, two]) = pair(Locks::EndWithSession).await;
+            sleep(Duration::from_secs(2) + ms(replaced_after)).await;
+            replace(&table, &one);
+            fakes::until("the standby is active", || two.is_active()).await;
+            one.gate.set_hung(false);
+            one.set_link(Link::Open);
+            let both_since = Instant::now();
+            fakes::until("it steps down", || !one.is_active()).await;
+            let took = both_since.elapsed();
+            assert!(took <= BOTH_ACTIVE_WITHOUT_FAULTS + request_max, "{cause} after {replaced_after} ms: {took:?}");
+        }
     }
 }
 
