@@ -2,7 +2,10 @@
 //! what cannot be expressed as keys.
 
 use crate::mysql_server::{Client, Server, fetched::mysqld, kinds, read_until};
-use crate::row_rules::{flush, sorted_keys, while_rules_are_loaded};
+use crate::row_rules::{
+    common_types::{TypedValue, mysql_types},
+    flush, sorted_keys, while_rules_are_loaded,
+};
 use lookaside_invalidator::{
     Start,
     rules::{RowRules, Rules},
@@ -40,45 +43,28 @@ async fn keys_after(client: &mut Client, source: &mut MysqlSource, statements: &
     sorted_keys(&read_until(source, "end").await)
 }
 
-/// Columns, the SQL of a value, and what a key has for it.
-const TYPES: &[(&str, &str, &str)] = &[
+/// Types that PostgreSQL does not have.
+const OWN_TYPES: &[TypedValue] = &[
     ("TINYINT", "-128", "-128"),
     ("TINYINT UNSIGNED", "255", "255"),
     ("YEAR", "2026", "2026"),
-    ("SMALLINT", "-32768", "-32768"),
     ("SMALLINT UNSIGNED", "65535", "65535"),
     ("MEDIUMINT", "-8388608", "-8388608"),
     ("MEDIUMINT UNSIGNED", "16777215", "16777215"),
     ("INT(8) ZEROFILL", "42", "42"),
-    ("INT", "-2147483648", "-2147483648"),
-    ("INT UNSIGNED", "4294967295", "4294967295"),
-    ("BIGINT", "-9223372036854775808", "-9223372036854775808"),
     ("BIGINT UNSIGNED", "18446744073709551615", "18446744073709551615"),
-    ("BOOLEAN", "TRUE", "1"),
-    ("BIT(1)", "b'1'", "1"),
     ("BIT(60)", "1152921504606846975", "1152921504606846975"),
-    ("DECIMAL(10,2)", "-12.5", "-12.50"),
-    (
-        "DECIMAL(65,30)",
-        "12345678901234567890123456789012345.123456789012345678901234567890",
-        "12345678901234567890123456789012345.123456789012345678901234567890",
-    ),
-    ("DECIMAL(5,0)", "0", "0"),
-    ("VARCHAR(100) CHARACTER SET utf8mb4", "'Zoë🦀'", "Zoë🦀"),
-    ("VARCHAR(100) CHARACTER SET latin1", "'Zoë€'", "Zoë€"),
     ("VARCHAR(100) CHARACTER SET utf16", "'Zoë🦀'", "Zoë🦀"),
     ("VARCHAR(100) CHARACTER SET utf16le", "'Zoë🦀'", "Zoë🦀"),
     ("VARCHAR(100) CHARACTER SET utf32", "'Zoë🦀'", "Zoë🦀"),
     ("VARCHAR(100) CHARACTER SET ucs2", "'Zoë'", "Zoë"),
     ("VARCHAR(200) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
-    ("CHAR(10) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
     ("CHAR(255) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
     ("CHAR(10) CHARACTER SET ascii", "'Ada'", "Ada"),
     ("CHAR(10) CHARACTER SET utf16", "'Ada'", "Ada"),
     ("TINYTEXT CHARACTER SET utf8mb4", "'a'", "a"),
     ("TEXT CHARACTER SET latin1", "'é'", "é"),
     ("LONGTEXT CHARACTER SET utf8mb4", "'c'", "c"),
-    ("VARCHAR(10) CHARACTER SET utf8mb4", "''", ""),
     ("BINARY(4)", "x'00ff0000'", "00ff0000"),
     ("VARBINARY(4)", "x'00ff0000'", "00ff0000"),
     ("BLOB", "x'0aff'", "0aff"),
@@ -87,22 +73,14 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("SET('r','w','x')", "'x,r'", "r,x"),
     ("SET('a1','a2','a3','a4','a5','a6','a7','a8','a9')", "'a9,a1'", "a1,a9"),
     ("SET('r','w')", "''", ""),
-    ("DATE", "'2026-01-02'", "2026-01-02"),
-    ("DATETIME", "'2026-01-02 03:04:05'", "2026-01-02T03:04:05"),
-    ("DATETIME(3)", "'2026-01-02 03:04:05.670'", "2026-01-02T03:04:05.67"),
-    ("DATETIME(6)", "'9999-12-31 23:59:59.000001'", "9999-12-31T23:59:59.000001"),
     ("DATETIME(1)", "'2026-01-02 03:04:05.9'", "2026-01-02T03:04:05.9"),
-    ("TIMESTAMP NULL", "'2026-01-02 03:04:05'", "2026-01-02T01:04:05Z"),
-    ("TIMESTAMP(2) NULL", "'2026-01-02 03:04:05.12'", "2026-01-02T01:04:05.12Z"),
     ("TIME", "'-838:59:59'", "-838:59:59"),
-    ("TIME", "'09:05:00'", "09:05:00"),
     ("TIME(2)", "'-00:00:01.25'", "-00:00:01.25"),
-    ("TIME(4)", "'12:34:56.0789'", "12:34:56.0789"),
     ("TIME(6)", "'-01:00:00.000001'", "-01:00:00.000001"),
 ];
 
 /// UUIDs of the versions that MariaDB sorts by time, of others, and of none.
-const MARIADB_TYPES: &[(&str, &str, &str)] = &[
+const MARIADB_TYPES: &[TypedValue] = &[
     ("UUID", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
     ("UUID", "'8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa'", "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa"),
     ("UUID", "'1ec9414c-232a-6b00-b3c8-9e6bdeced846'", "1ec9414c-232a-6b00-b3c8-9e6bdeced846"),
@@ -110,37 +88,46 @@ const MARIADB_TYPES: &[(&str, &str, &str)] = &[
     ("UUID", "'00000000-0000-0000-0000-000000000000'", "00000000-0000-0000-0000-000000000000"),
     ("UUID", "'8d4b9a3e-0a51-4c0e-9d2f-0c7a52b10000'", "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b10000"),
     ("UUID", "'00000000-0000-4c0e-0d2f-0c7a52b1f0aa'", "00000000-0000-4c0e-0d2f-0c7a52b1f0aa"),
-    ("INT UNSIGNED", "4294967295", "4294967295"),
 ];
 
-/// Inserts, updates and deletes a row with every type, and compares the keys.
-async fn check_types(server: &Server, types: &[(&str, &str, &str)]) {
+/// The most columns of a table here: a rule has 64 keys at most.
+const COLUMNS_MAX: usize = 60;
+
+/// Inserts, updates and deletes rows with every type, and compares the keys.
+async fn check_types(server: &Server, types: &[TypedValue]) {
     let mut client = server.client().await;
     client.run("SET sql_mode = '', time_zone = '+02:00', NAMES utf8mb4").await;
     client.run("CREATE DATABASE app").await;
+    client.run("CREATE TABLE app.unwatched (a INT, b FLOAT)").await;
+    for (number, types) in types.chunks(COLUMNS_MAX).enumerate() {
+        check_table(server, &mut client, &format!("app.t{number}"), types).await;
+    }
+}
+
+async fn check_table(server: &Server, client: &mut Client, table: &str, types: &[TypedValue]) {
     let each = |text: &dyn Fn(usize) -> String| (0..types.len()).map(text).collect::<Vec<_>>().join(", ");
     // The log may or may not have a character set of the first three.
     let columns = each(&|at| format!("c{at} {}", types[at].0));
-    client.run(&format!("CREATE TABLE app.t (g GEOMETRY, j JSON, b BLOB, {columns})")).await;
-    client.run("CREATE TABLE app.unwatched (a INT, b FLOAT)").await;
+    client.run(&format!("CREATE TABLE {table} (g GEOMETRY, j JSON, b BLOB, {columns})")).await;
     let keys = each(&|at| format!("'c{at}:{{c{at}}}'"));
-    let rules = rules(&format!("[[rule]]\ntable = 'app.t'\nkeys = [{keys}]"));
+    let rules = rules(&format!("[[rule]]\ntable = '{table}'\nkeys = [{keys}]"));
     let mut source = accepting_source(server, &rules, Start::Now).await;
     let mut expected: Vec<String> = (0..types.len()).map(|at| format!("c{at}:{}", types[at].2)).collect();
     expected.sort();
-    let insert = format!("INSERT INTO app.t VALUES (NULL, NULL, NULL, {})", each(&|at| types[at].1.to_owned()));
-    let nulls = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = NULL")));
-    let values = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = {}", types[at].1)));
-    for statement in [insert.as_str(), &nulls, &values, "DELETE FROM app.t"] {
-        let found = keys_after(&mut client, &mut source, &["INSERT INTO app.unwatched VALUES (1, 2)", statement]).await;
+    let insert = format!("INSERT INTO {table} VALUES (NULL, NULL, NULL, {})", each(&|at| types[at].1.to_owned()));
+    let nulls = format!("UPDATE {table} SET {}", each(&|at| format!("c{at} = NULL")));
+    let values = format!("UPDATE {table} SET {}", each(&|at| format!("c{at} = {}", types[at].1)));
+    let delete = format!("DELETE FROM {table}");
+    for statement in [&insert, &nulls, &values, &delete] {
+        let found = keys_after(client, &mut source, &["INSERT INTO app.unwatched VALUES (1, 2)", statement]).await;
         assert_eq!(found, expected, "{}", &statement[..6]);
     }
     assert_eq!(rules.statistics.inexpressible.value(), 0, "{:?}", rules.statistics.tables_at_fault(9));
     assert_eq!(rules.statistics.changes.value(), 4);
 }
 
-fn mariadb_types() -> Vec<(&'static str, &'static str, &'static str)> {
-    [TYPES, MARIADB_TYPES].concat()
+fn mariadb_types() -> Vec<TypedValue> {
+    [mysql_types(OWN_TYPES).as_slice(), MARIADB_TYPES].concat()
 }
 
 #[tokio::test]
@@ -167,7 +154,7 @@ async fn every_type_is_written_as_specified_by_mysql() {
         &["--binlog-rows-query-log-events=ON", "--binlog-transaction-compression=ON"],
     ] {
         let server = Server::start_mysql(&mysqld, arguments).await;
-        check_types(&server, TYPES).await;
+        check_types(&server, &mysql_types(OWN_TYPES)).await;
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the tests of row rules have in common, whatever the database.
 
+pub mod common_types;
+
 use lookaside_invalidator::{Commit, keys::FLUSH_CLUSTER, rules::RowRules};
 use std::{
     future::{Future, poll_fn},
