@@ -147,7 +147,11 @@ def typed(client, tmp_path):
 
 def try_rows(typed, sql: str) -> dict:
     """What `try` shows of a statement, whose rows it reads."""
-    done = operate("try", "--rules", typed.rules, "--database", typed.url, "--json", "--sql", sql)
+    return try_with_database(typed, "--sql", sql)
+
+
+def try_with_database(typed, *arguments: str) -> dict:
+    done = operate("try", "--rules", typed.rules, "--database", typed.url, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -183,8 +187,31 @@ def test_try_shows_the_keys_of_the_rows_that_a_statement_would_change(typed, rou
             assert refused == ("LIKE" in sql), shown
             typed.run(sql)
             assert keys_until(router, typed, "done")[0] == set(expected), sql
+        check_row(typed, router)
     finally:
         daemon.stop()
+
+
+def check_row(typed, router) -> None:
+    """Compares what `try` shows of a row with what the invalidator deletes when the row is inserted."""
+    is_postgres = typed.sql is POSTGRES
+    row = {"id": 8, "name": "dan", "price": "-012.5", "at": "2026-11-22T09:05:00.500", "data": "00FF", "note": None}
+    row["at"] += "" if is_postgres else "Z"
+    shown = try_with_database(typed, "--row", "app.typed", json.dumps(row))
+    assert "price:-12.50" in shown["keys"] and shown["notes"] == [], shown
+    data = "'\\x00ff'" if is_postgres else "X'00ff'"
+    typed.run(f"INSERT INTO app.typed VALUES (8, 'dan', -12.5, '2026-11-22 09:05:00.50', {data}, NULL)")
+    assert keys_until(router, typed, "inserted")[0] == set(shown["keys"])
+    for column, value, why in [
+        ("price", "12.345", "a decimal with 2 digits after the point at most"),
+        ("at", row["at"].replace(".500", ".123"), "with 2 digits of a fraction of a second at most"),
+        ("data", "xx", "two hexadecimal digits"),
+        ("id", "one", "an integer"),
+    ]:
+        given = json.dumps(row | {column: value})
+        refused = operate("try", "--rules", typed.rules, "--database", typed.url, "--row", "app.typed", given)
+        assert refused.returncode == 1 and f'column {column} is "{value}"; expected' in refused.stderr, refused
+        assert why in refused.stderr, refused
 
 
 def test_try_executes_nothing_and_shows_what_it_does_not_know(typed):

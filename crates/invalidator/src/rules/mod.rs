@@ -8,6 +8,7 @@
 //! watched_table.rs              the same with counters and the log; what sources use
 //! row_rules.rs, statistics.rs   the rules in use, which a reload replaces; counters
 //! problem.rs, preview.rs        for operators: rules that the database does not fit; keys of a given row
+//! column_form.rs                how a value of such a row is read
 //! ```
 //!
 //! | change | keys |
@@ -25,6 +26,7 @@
 
 mod bound_rule;
 mod change;
+mod column_form;
 mod file;
 mod preview;
 mod problem;
@@ -36,11 +38,13 @@ mod watched_table;
 
 pub use bound_rule::{BoundRule, Refused, Written};
 pub use change::{Column, Inexpressible, RowChange, TableChange};
+pub use column_form::ColumnForm;
 pub use file::{Otherwise, Rule, RuleFileError, Rules, TableName};
-pub use preview::{ColumnForm, Preview, ReadRows, RowSelection};
+pub use preview::{Preview, ReadRows, RowSelection};
 pub use problem::{ProblemKind, RuleProblem};
 pub use row_rules::RowRules;
 pub use statistics::{RuleStatistics, TableCounters};
 pub use template::Template;
+pub(crate) use value::read_hex;
 pub use value::{Date, RowValue, TimeOfDay};
 pub use watched_table::WatchedTable;

@@ -4,6 +4,7 @@
 use super::{
     bound_rule::BoundRule,
     change::{Column, Inexpressible, RowChange},
+    column_form::ColumnForm,
     file::Rule,
     template::Template,
     value::RowValue,
@@ -24,24 +25,31 @@ pub struct Preview {
 
 impl Preview {
     /// The keys of a row of the table of `rule`: an update if both images are given, else an insert or a delete.
-    /// Columns that an image does not name are not in the log. Text, decimals, dates and times are strings in the form
-    /// in which keys have them.
+    /// Columns that an image does not name are not in the log. `declared` are the columns of the table that keys have;
+    /// `None` without a database: text, decimals, dates and times are then strings in the form in which keys have them.
     pub fn of_row(
         rule: &Rule,
+        declared: Option<&[(Column, ColumnForm)]>,
         before: Option<&Map<String, Json>>,
         after: Option<&Map<String, Json>>,
     ) -> Result<Preview, String> {
         let named = [before, after].into_iter().flatten().flat_map(Map::keys).cloned();
         let of_rule = rule.templates.iter().flat_map(Template::columns).map(String::from);
-        let mut names: Vec<String> = Vec::new();
+        let mut columns: Vec<(Column, Option<ColumnForm>)> = Vec::new();
+        for (column, form) in declared.unwrap_or_default() {
+            columns.push((column.clone(), Some(form.clone())));
+        }
+        // A column of the rule that the table does not have is an error.
+        let of_rule = of_rule.filter(|_| declared.is_none());
         for name in named.chain(of_rule).chain(rule.ignore_columns.iter().cloned()) {
-            if !names.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
-                names.push(name);
+            let is_missing = declared.is_some() && rule.uses_column(&name);
+            if !is_missing && !columns.iter().any(|(known, _)| known.name.eq_ignore_ascii_case(&name)) {
+                columns.push((Column::writable(name), None));
             }
         }
-        let columns: Vec<Column> = names.iter().map(|name| Column::writable(name.as_str())).collect();
-        let bound = BoundRule::bind(rule, &columns).map_err(|refused| refused.0.join("; "))?;
-        let (before, after) = (image(&names, before)?, image(&names, after)?);
+        let all: Vec<Column> = columns.iter().map(|(column, _)| column.clone()).collect();
+        let bound = BoundRule::bind(rule, &all).map_err(|refused| refused.0.join("; "))?;
+        let (before, after) = (image(&columns, before)?, image(&columns, after)?);
         let change = match (&before, &after) {
             (Some(before), Some(after)) => RowChange::Update { before, after },
             (Some(before), None) => RowChange::Delete { before },
@@ -103,33 +111,47 @@ pub struct ReadRows {
     pub is_more: bool,
 }
 
-/// How a literal of SQL becomes a value of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ColumnForm {
-    /// An integer stays as it is.
-    Integer,
-    /// Text stays as it is.
-    Text,
-    /// Only the database knows.
-    Other,
-}
-
-fn image<'a>(names: &[String], row: Option<&'a Map<String, Json>>) -> Result<Option<Vec<RowValue<'a>>>, String> {
+/// The values of a row that is given as JSON.
+fn image(
+    columns: &[(Column, Option<ColumnForm>)],
+    row: Option<&Map<String, Json>>,
+) -> Result<Option<Vec<RowValue<'static>>>, String> {
     let Some(row) = row else { return Ok(None) };
-    let value_of = |name: &String| match row.iter().find(|(column, _)| column.eq_ignore_ascii_case(name)) {
-        None => Ok(RowValue::NotInLog),
-        Some((_, Json::Null)) => Ok(RowValue::Null),
-        Some((_, Json::Bool(value))) => Ok(RowValue::Integer(i128::from(*value))),
-        Some((_, Json::String(text))) => Ok(RowValue::Text(text.as_str().into())),
-        Some((_, Json::Number(number))) => match number.as_i128() {
-            Some(integer) => Ok(RowValue::Integer(integer)),
-            None => Err(format!("column {name} is {number}; write a decimal as a string, such as \"12.50\"")),
-        },
-        Some((_, value)) => {
-            Err(format!("column {name} is {value}; expected a string, an integer, true, false or null"))
+    let value_of = |(column, form): &(Column, Option<ColumnForm>)| {
+        let name = &column.name;
+        match row.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)) {
+            None => Ok(RowValue::NotInLog),
+            Some((_, value)) => {
+                value_in(form.as_ref(), value).map_err(|why| format!("column {name} is {value}; {why}"))
+            }
         }
     };
-    names.iter().map(value_of).collect::<Result<_, _>>().map(Some)
+    columns.iter().map(value_of).collect::<Result<_, _>>().map(Some)
+}
+
+/// A value of a column of this form; `None` if the form is not known.
+fn value_in(form: Option<&ColumnForm>, value: &Json) -> Result<RowValue<'static>, String> {
+    // Without a form, what is given is the text of keys.
+    let form = form.filter(|form| **form != ColumnForm::Other);
+    let read = |form: &ColumnForm, text: &str| form.read(text).map_err(|expected| format!("expected {expected}"));
+    match (value, form) {
+        (Json::Null, _) => Ok(RowValue::Null),
+        (Json::Bool(value), None | Some(ColumnForm::Integer | ColumnForm::Boolean)) => {
+            Ok(RowValue::Integer(i128::from(*value)))
+        }
+        (Json::String(text), None) => Ok(RowValue::Text(text.clone().into())),
+        (Json::String(text), Some(form)) => read(form, text),
+        (Json::Number(number), None | Some(ColumnForm::Integer | ColumnForm::Decimal { .. })) => match number.as_i128()
+        {
+            Some(integer) => match form {
+                Some(form) => read(form, &integer.to_string()),
+                None => Ok(RowValue::Integer(integer)),
+            },
+            None => Err("write a decimal as a string, such as \"12.50\"".into()),
+        },
+        (_, Some(form)) => Err(format!("expected {}", form.expected())),
+        (_, None) => Err("expected a string, an integer, true, false or null".into()),
+    }
 }
 
 #[cfg(test)]
@@ -140,7 +162,7 @@ mod tests {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}', 'e:{email}']").expect("valid");
         let row = |text: &str| serde_json::from_str::<Map<String, Json>>(text).expect("an object");
         let (before, after) = (before.map(row), after.map(row));
-        Preview::of_row(rules.rule(b"app", b"users").expect("it is there"), before.as_ref(), after.as_ref())
+        Preview::of_row(rules.rule(b"app", b"users").expect("it is there"), None, before.as_ref(), after.as_ref())
     }
 
     #[test]
@@ -154,5 +176,44 @@ mod tests {
         for bad in [r#"{"id": 1.5}"#, r#"{"id": [1]}"#] {
             assert!(preview(None, Some(bad)).is_err(), "{bad}");
         }
+    }
+    #[test]
+    fn values_are_read_as_their_columns_are_declared() {
+        let text =
+            "[[rule]]\ntable = 'app.prices'\nkeys = ['p:{price}', 'n:{name}', 'b:{is_on}']\nignore_columns = ['seen']";
+        let rules = Rules::parse(text).expect("valid");
+        let mut declared = vec![
+            (Column::writable("Price"), ColumnForm::Decimal { scale: 2 }),
+            (Column::writable("name"), ColumnForm::Text { is_padded: true }),
+            (Column::writable("is_on"), ColumnForm::Boolean),
+        ];
+        let keys = |declared: &[(Column, ColumnForm)], before: Option<&str>, row: &str| {
+            let parse = |text: &str| serde_json::from_str::<Map<String, Json>>(text).expect("an object");
+            let (before, row) = (before.map(parse), parse(row));
+            let rule = rules.rule(b"app", b"prices").expect("it is there");
+            Preview::of_row(rule, Some(declared), before.as_ref(), Some(&row)).map(|preview| preview.keys)
+        };
+        for price in ["12.5", "12.50", "012.500"] {
+            let row = format!(r#"{{"price": "{price}", "name": "Ada  ", "is_on": true, "note": 1.5e9}}"#);
+            // A column that no key has is only compared.
+            let row = row.replace("1.5e9", "\"x\"");
+            assert_eq!(keys(&declared, None, &row).expect("good"), ["b:1", "n:Ada", "p:12.50"]);
+        }
+        assert_eq!(keys(&declared, None, r#"{"price": 12, "name": null, "is_on": null}"#).expect("good"), ["p:12.00"]);
+        let row = |seen: u32| format!(r#"{{"price": "1", "name": "a", "is_on": false, "seen": {seen}}}"#);
+        assert!(keys(&declared, Some(&row(1)), &row(2)).expect("good").is_empty(), "an ignored column is set");
+        for (bad, why) in [
+            (r#"{"price": "12.345"}"#, "2 digits after the point"),
+            (r#"{"price": 12.5}"#, "write a decimal as a string"),
+            (r#"{"name": 7}"#, "expected text"),
+            (r#"{"is_on": "yes"}"#, "expected true or false"),
+        ] {
+            let error = keys(&declared, None, bad).expect_err(bad);
+            assert!(error.contains(why), "{error}");
+        }
+        declared.pop();
+        let missing =
+            keys(&declared, None, r#"{"price": "1", "name": "a", "is_on": true}"#).expect_err("is_on is missing");
+        assert!(missing.contains("is_on"), "{missing}");
     }
 }

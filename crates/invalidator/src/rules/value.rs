@@ -177,6 +177,14 @@ fn write_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]));
 }
 
+/// The bytes of which `text` has two hexadecimal digits each.
+pub(crate) fn read_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
+    if rest.is_empty() { bytes } else { None }
+}
+
 /// The date of a day, counted from 1970-01-01, in the proleptic Gregorian calendar; `None` before the year 0.
 fn date_of_day(day: i64) -> Option<Date> {
     const ERA_DAYS: i64 = 146_097;

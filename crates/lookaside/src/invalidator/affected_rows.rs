@@ -3,7 +3,7 @@
 //!
 //! | statement | keys |
 //! |---|---|
-//! | UPDATE | of the rows that match now, and of the same with those new values that are literals of text and integers |
+//! | UPDATE | of the rows that match now, and of the same with those new values that are literals |
 //! | DELETE | of the rows that match now |
 //! | INSERT, REPLACE of literals | of the new rows |
 //!
@@ -96,15 +96,15 @@ fn find_keys(rule: &Rule, statement: &RowStatement, read: &ReadRows, ignores: bo
             });
             found.add(preview(rule, &columns, &read.rows)?, "some columns were not read");
             if let Some(assigned) = assigned {
-                let unknown = "keys with new values that are no literals of text or integers are not shown";
+                let unknown = "keys with new values that are no literals, or not in the form of keys, are not shown";
                 let after: Vec<_> = read.rows.iter().map(|row| with_assigned(row, &read.columns, assigned)).collect();
                 found.add(preview(rule, &columns, &after)?, unknown);
             }
         }
         RowStatement::New { rows, may_replace } => {
             found.rows = Some(rows.len());
-            let unknown =
-                "keys with values that the statement does not have as literals of text or integers are not shown";
+            let unknown = "keys with values that the statement does not have as literals, or not in the form of keys, are not \
+                           shown";
             let none = vec![RowValue::NotInLog; columns.len()];
             let rows: Vec<_> = rows.iter().map(|row| with_assigned(&none, &read.columns, row)).collect();
             found.add(preview(rule, &columns, &rows)?, unknown);
@@ -131,20 +131,22 @@ fn with_assigned(
         // The last one counts.
         match assigned.iter().rev().find(|assigned| assigned.column.eq_ignore_ascii_case(&column.name)) {
             None => before.clone(),
-            Some(assigned) => value_of(&assigned.value, *form),
+            Some(assigned) => value_of(&assigned.value, form),
         }
     };
     row.iter().zip(columns).map(value).collect()
 }
 
-fn value_of(literal: &Literal, form: ColumnForm) -> RowValue<'static> {
-    match (literal, form) {
-        (Literal::Null, _) => RowValue::Null,
-        (Literal::Integer(digits), ColumnForm::Integer) => RowValue::Text(digits.clone().into()),
-        // CHAR loses spaces at its end.
-        (Literal::Text(text), ColumnForm::Text) if !text.ends_with(' ') => RowValue::Text(text.clone().into()),
-        _ => RowValue::NotInLog,
-    }
+fn value_of(literal: &Literal, form: &ColumnForm) -> RowValue<'static> {
+    let text = match (literal, form) {
+        (Literal::Null, _) => return RowValue::Null,
+        // The text of bytes depends on the database, and an instant on the session's time zone.
+        (_, ColumnForm::Bytes { .. } | ColumnForm::Instant { .. } | ColumnForm::Boolean) => None,
+        (Literal::Integer(digits), ColumnForm::Integer | ColumnForm::Decimal { .. }) => Some(digits),
+        (Literal::Text(text), _) => Some(text),
+        _ => None,
+    };
+    text.and_then(|text| form.read(text).ok()).unwrap_or(RowValue::NotInLog)
 }
 
 #[cfg(test)]
@@ -156,7 +158,7 @@ mod tests {
         let value = |text: &str| RowValue::Text(text.to_owned().into());
         let row = |(id, email): &(&str, Option<&str>)| vec![value(id), email.map_or(RowValue::Null, value)];
         ReadRows {
-            columns: vec![column("id", ColumnForm::Integer), column("email", ColumnForm::Text)],
+            columns: vec![column("id", ColumnForm::Integer), column("email", ColumnForm::Text { is_padded: false })],
             rows: rows.iter().map(row).collect(),
             is_more: false,
         }
@@ -188,7 +190,7 @@ mod tests {
             (keys.join(" ").as_str(), notes.as_str()),
             ("all e:a e:b u:1 u:2", "2 rows of app.users match now: their keys are shown",)
         );
-        for unknown in [Literal::Unknown, text("b ")] {
+        for unknown in [Literal::Unknown, Literal::Integer("7".into())] {
             let (keys, notes) = keys_of(&update(&[("email", unknown)]), &rows);
             assert_eq!(keys, ["all", "e:a", "u:1", "u:2"]);
             assert!(notes.contains("new values that are no literals"), "{notes}");

@@ -12,13 +12,13 @@ use super::{
     rule_report::flushes_of,
     sql_text::{Statement, Syntax, statements},
 };
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     SourceError,
     key_options::RowDatabase,
     keys::SqlMode,
-    rules::{Inexpressible, Rule, RuleProblem, Rules, TableChange, Template},
+    rules::{Column, ColumnForm, Inexpressible, Rule, RuleProblem, Rules, TableChange, Template},
     source::{
         mysql::{MysqlConnection, find_changed_tables},
         postgres::{PostgresConnection, Purpose},
@@ -106,6 +106,13 @@ impl DatabaseFacts {
         Ok(found)
     }
 
+    /// The columns of the table of `rule`, one of `rules`, that its keys have, and how values of them are read.
+    pub fn columns_of(&self, rules: &Rules, rule: &Rule) -> Result<Vec<(Column, ColumnForm)>> {
+        let read = runtime()?.block_on(self.database.read_rows(&TcpNetwork, (rules, rule), None));
+        // Not as a source: this command reads no log.
+        Ok(read.map_err(|why| anyhow!("{}", why.reason()))?.columns)
+    }
+
     fn parse_rows(&self, statement: &Statement, rule: &Rule, tables: usize) -> Result<RowStatement, &'static str> {
         let name = statement[target(statement)].last().and_then(|placed| placed.token.name());
         if tables > 1 || !name.is_some_and(|name| name.eq_ignore_ascii_case(&rule.table.name)) {
@@ -114,7 +121,8 @@ impl DatabaseFacts {
         RowStatement::parse(statement, self.syntaxes[0])
     }
 
-    fn problems_of<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = &'a RuleProblem> {
+    /// What does not fit of a rule.
+    pub fn problems_of<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = &'a RuleProblem> {
         self.problems.iter().filter(|problem| problem.table.as_ref().is_none_or(|table| *table == rule.table))
     }
 }

@@ -13,7 +13,7 @@ use lookaside_invalidator::{
     source::SourceUrl,
 };
 use serde_json::{Map, Value, json};
-use std::{io::Write as _, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, io::Write as _, path::PathBuf, sync::Arc};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator try --sql \"UPDATE users SET name = 'Ada' /* lookaside: user:42 */ WHERE id = 42\"
@@ -23,6 +23,8 @@ const EXAMPLES: &str = "Examples:
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"ada@example.org\"}'
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"new@example.org\"}' \\
       --before '{\"id\": 42, \"email\": \"old@example.org\"}'
+  lookaside invalidator try --rules rules.toml --database postgres://lookaside:secret@db.example/app \\
+      --row app.offers '{\"price\": \"12.5\"}'
 
 No statement is executed. Of statements, with semicolons between them, the keys in their comments are shown and, with
 --rules, the tables with a rule that they change. With --database, the rows that a simple UPDATE or DELETE would change are
@@ -31,7 +33,9 @@ these are literals; of an INSERT the keys of its literals. The account needs SEL
 are those of the URL's database (PostgreSQL: of the account's schema), and problems of the rules with it are shown.
 PostgreSQL's log has no text of statements: comments name no keys there. Rows name keys in all databases alike.
 A row without --before was inserted or deleted. A column that is not named is not in the log. Text, decimals, dates and
-times are strings, in the form in which keys have them; integers are numbers.
+times are strings; integers are numbers. With --database the values are read as the columns of the table are declared, and
+one that its column cannot have is refused; without, they are to have the form in which keys have them (12.50 and not 12.5
+of a DECIMAL(9, 2)).
 
 Exit status: 0, also if there are no keys; 1 failure; 2 usage error.";
 
@@ -52,9 +56,9 @@ pub struct TryOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The database in which the statements would be executed: mysql://, mariadb:// or postgres://. Rows that they
-    /// would change are read
-    #[arg(long, value_name = "URL", requires_all = ["sql", "rules"])]
+    /// The database of the tables: mysql://, mariadb:// or postgres://. Rows that the statements would change are read,
+    /// and how the columns of --row are declared
+    #[arg(long, value_name = "URL", requires = "rules")]
     database: Option<SourceUrl>,
     /// PostgreSQL: the publication, as the invalidator's --publication
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
@@ -81,14 +85,17 @@ pub fn run(options: &TryOptions) -> Result<()> {
         None => Rules::default(),
     };
     let mut shown = Shown::default();
+    let database = options.database.as_ref();
+    let database = database.map(|url| DatabaseFacts::read(url, &options.publication, &rules)).transpose()?;
     if let Some(sql) = &options.sql {
-        let database = options.database.as_ref();
-        let database = database.map(|url| DatabaseFacts::read(url, &options.publication, &rules)).transpose()?;
         shown.add_statement(sql, &rules, database.as_ref())?;
     }
-    if let Some((preview, rule)) = preview_row(options, &rules)? {
+    if let Some((preview, rule)) = preview_row(options, &rules, database.as_ref())? {
         shown.add_row(preview, &rule);
+        let problems = database.iter().flat_map(|database| database.problems_of(&rule));
+        shown.notes.extend(problems.map(ToString::to_string));
     }
+    shown.remove_repeated_notes();
     shown.keys.sort();
     shown.keys.dedup();
     if shown.keys.is_empty() && shown.notes.is_empty() {
@@ -141,6 +148,12 @@ impl Shown {
         Ok(())
     }
 
+    /// A problem of a rule is found for a statement and for a row.
+    fn remove_repeated_notes(&mut self) {
+        let mut known = HashSet::new();
+        self.notes.retain(|note| known.insert(note.clone()));
+    }
+
     fn add_row(&mut self, preview: Preview, rule: &Rule) {
         self.keys.extend(preview.keys);
         self.notes.extend(preview.refused.into_iter().map(|key| format!("refused as a key: {key}")));
@@ -178,7 +191,11 @@ fn why_no_key(options: &TryOptions) -> String {
     }
 }
 
-fn preview_row(options: &TryOptions, rules: &Rules) -> Result<Option<(Preview, Arc<Rule>)>> {
+fn preview_row(
+    options: &TryOptions,
+    rules: &Rules,
+    database: Option<&DatabaseFacts>,
+) -> Result<Option<(Preview, Arc<Rule>)>> {
     let ([table, row], Some(path)) = (options.row.as_slice(), &options.rules) else { return Ok(None) };
     let rule = table.split_once('.').and_then(|(schema, name)| rules.rule(schema.as_bytes(), name.as_bytes()));
     let Some(rule) = rule else { bail!("{} has no rule for the table {table}", path.display()) };
@@ -186,6 +203,9 @@ fn preview_row(options: &TryOptions, rules: &Rules) -> Result<Option<(Preview, A
         serde_json::from_str::<Map<String, Value>>(text).with_context(|| format!("{text} is no JSON object"))
     };
     let before = options.before.as_deref().map(parse).transpose()?;
-    let preview = Preview::of_row(rule, before.as_ref(), Some(&parse(row)?)).map_err(|why| anyhow!(why))?;
+    let after = parse(row)?;
+    let columns = database.map(|database| database.columns_of(rules, rule)).transpose()?;
+    let preview = Preview::of_row(rule, columns.as_deref(), before.as_ref(), Some(&after));
+    let preview = preview.map_err(|why| anyhow!("the row of {table}: {why}"))?;
     Ok(Some((preview, rule.clone())))
 }

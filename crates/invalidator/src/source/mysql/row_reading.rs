@@ -33,7 +33,8 @@ pub async fn read_rows(
         (declared.clone(), ColumnType::new(declared, LogColumn { kind: 0, metadata: [0, 0] }, None, None))
     });
     let used: Vec<(Declared, ColumnType)> = types.filter(|(declared, _)| rule.uses_column(&declared.name)).collect();
-    let columns = used.iter().map(|(declared, column_type)| (column_type.column(&declared.name), form_of(column_type)));
+    let columns =
+        used.iter().map(|(declared, column_type)| (column_type.column(&declared.name), form_of(declared, column_type)));
     let mut found = ReadRows { columns: columns.collect(), ..ReadRows::default() };
     let is_refused = used.iter().any(|(_, column_type)| matches!(column_type, ColumnType::Refused(_)));
     let Some(selection) = selection.filter(|_| !is_refused && !declared.is_empty()) else { return Ok(found) };
@@ -110,11 +111,25 @@ fn as_in_keys(column_type: &ColumnType, text: String) -> String {
     }
 }
 
-fn form_of(column_type: &ColumnType) -> ColumnForm {
+/// How a value that a person writes is read.
+fn form_of(declared: &Declared, column_type: &ColumnType) -> ColumnForm {
+    // The precision of a time, and of no other column for which it is asked.
+    let in_parentheses = declared.column_type.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let fraction_digits = in_parentheses.and_then(|(digits, _)| digits.parse().ok()).unwrap_or(0);
     match column_type {
-        ColumnType::Integer { .. } => ColumnForm::Integer,
-        ColumnType::Text(_) => ColumnForm::Text,
-        _ => ColumnForm::Other,
+        ColumnType::Integer { .. } | ColumnType::Bits => ColumnForm::Integer,
+        ColumnType::Decimal { .. } => ColumnForm::Decimal { scale: declared.scale as usize },
+        ColumnType::Text(_) => ColumnForm::Text { is_padded: declared.data_type == "char" },
+        ColumnType::Bytes { width } => ColumnForm::Bytes { width: *width },
+        ColumnType::Enum(labels) => ColumnForm::Label(labels.clone()),
+        ColumnType::Set(labels) => ColumnForm::Labels(labels.clone()),
+        ColumnType::Date => ColumnForm::Date,
+        ColumnType::Time { .. } => ColumnForm::Time { fraction_digits },
+        ColumnType::DateTime { .. } => ColumnForm::DateTime { fraction_digits },
+        ColumnType::Timestamp { .. } => ColumnForm::Instant { fraction_digits },
+        ColumnType::Uuid => ColumnForm::Uuid,
+        // Years may have two digits.
+        ColumnType::Year | ColumnType::Refused(_) => ColumnForm::Other,
     }
 }
 

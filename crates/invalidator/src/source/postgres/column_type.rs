@@ -6,7 +6,7 @@
 //!
 //! The session of the log has `DateStyle=ISO`, `TimeZone=UTC` and `bytea_output=hex`, so that each type has one text.
 
-use crate::rules::{Column, Date, RowValue, TimeOfDay};
+use crate::rules::{Column, Date, RowValue, TimeOfDay, read_hex};
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// The longest BIT(n) that is a number in the other databases.
@@ -111,7 +111,7 @@ impl ColumnType {
             ColumnType::Decimal => RowValue::Decimal(decimal(text)?),
             ColumnType::Text { is_padded: false } => RowValue::Text(text.into()),
             ColumnType::Text { is_padded: true } => RowValue::Text(text.trim_end_matches(' ').into()),
-            ColumnType::Bytes => RowValue::Bytes(hex(text.strip_prefix("\\x")?)?.into()),
+            ColumnType::Bytes => RowValue::Bytes(read_hex(text.strip_prefix("\\x")?)?.into()),
             ColumnType::Bits => RowValue::Integer(u64::from_str_radix(text, 2).ok()?.into()),
             ColumnType::Date => RowValue::Date(date(text)?),
             ColumnType::Time => RowValue::Time(time(text)?),
@@ -125,7 +125,7 @@ impl ColumnType {
             }
             ColumnType::Uuid => {
                 let digits: String = text.split('-').collect();
-                RowValue::Uuid(hex(&digits)?.try_into().ok()?)
+                RowValue::Uuid(read_hex(&digits)?.try_into().ok()?)
             }
             ColumnType::Refused(_) => return None,
         })
@@ -139,6 +139,17 @@ impl DeclaredType {
             false => ColumnType::Refused(format!("of type {}", self.name)),
         }
     }
+}
+
+/// The modifier of a column: its own, or that of its domain.
+pub(super) fn modifier_of(type_id: u32, modifier: i32, declared: &DeclaredTypes) -> i32 {
+    let of_domain = declared.get(&type_id).and_then(|declared| declared.base);
+    of_domain.map_or(modifier, |(_, modifier)| modifier)
+}
+
+/// The digits after the point that a modifier of `numeric` has in its lowest eleven bits, with a sign.
+pub(super) fn scale_of(modifier: i32) -> i32 {
+    (((modifier - NUMERIC_MODIFIER_BASE) & 0x7ff) ^ 0x400) - 0x400
 }
 
 /// The digits of a number; `None` for NaN and the infinities.
@@ -173,13 +184,6 @@ fn time(text: &str) -> Option<TimeOfDay> {
 /// A number of digits only.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-fn hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
-    if rest.is_empty() { bytes } else { None }
 }
 
 #[cfg(test)]
@@ -268,6 +272,12 @@ mod tests {
         assert_eq!(ColumnType::new(16_400, -1, &declared), Some(ColumnType::Text { is_padded: false }));
         assert_eq!(ColumnType::new(16_401, -1, &declared), Some(ColumnType::Decimal));
         assert_eq!(ColumnType::new(16_402, -1, &declared), Some(ColumnType::Text { is_padded: false }));
+        assert_eq!(modifier_of(16_401, -1, &declared), (10 << 16 | 2) + 4);
+        assert_eq!(
+            [(10 << 16 | 2) + 4, (3 << 16 | 0x7fe) + 4].map(scale_of),
+            [2, -2],
+            "numeric(10, 2), numeric(3, -2)"
+        );
         for (type_id, modifier) in [(701, -1), (1700, -1), (1560, 65)] {
             let refused = ColumnType::new(type_id, modifier, &declared);
             assert!(matches!(refused, Some(ColumnType::Refused(_))), "{type_id}: {refused:?}");

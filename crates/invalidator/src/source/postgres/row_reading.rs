@@ -5,7 +5,7 @@
 
 use super::{
     catalogue::{self, DeclaredColumn},
-    column_type::{ColumnType, DeclaredTypes},
+    column_type::{ColumnType, DeclaredTypes, modifier_of, scale_of},
     connection::{INSUFFICIENT_PRIVILEGE, PostgresConnection, Purpose, QueryError, Row},
     options::PostgresOptions,
     setup::quote_name,
@@ -20,6 +20,9 @@ use std::collections::BTreeSet;
 /// Values have one text each, as in the session of the log.
 const SESSION: &str = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex'; SET statement_timeout = '5s'; \
      SET default_transaction_read_only = on; BEGIN READ ONLY";
+
+/// The digits of a fraction of a second of a type without a modifier.
+const FRACTION_DIGITS_MAX: usize = 6;
 
 /// The columns of the table of `rule`, one of `rules`, that its keys have, and the rows of `selection`.
 pub async fn read_rows(
@@ -45,7 +48,10 @@ pub async fn read_rows(
         .iter()
         .map(|column| ColumnType::new(column.type_id, column.modifier, &known).unwrap_or_else(refused))
         .collect();
-    let columns = used.iter().zip(&types).map(|(column, known)| (known.column(&column.name), form_of(known)));
+    let columns = used.iter().zip(&types).map(|(column, column_type)| {
+        let modifier = modifier_of(column.type_id, column.modifier, &known);
+        (column_type.column(&column.name), form_of(column_type, modifier))
+    });
     let mut found = ReadRows { columns: columns.collect(), ..ReadRows::default() };
     let is_refused = types.iter().any(|known| matches!(known, ColumnType::Refused(_)));
     let Some(selection) = selection.filter(|_| !is_refused && !declared.is_empty()) else { return Ok(found) };
@@ -92,10 +98,24 @@ fn select_sql(rule: &Rule, used: &[DeclaredColumn], selection: &RowSelection) ->
     )
 }
 
-fn form_of(column_type: &ColumnType) -> ColumnForm {
+/// How a value that a person writes is read.
+fn form_of(column_type: &ColumnType, modifier: i32) -> ColumnForm {
+    let fraction_digits = usize::try_from(modifier).unwrap_or(FRACTION_DIGITS_MAX);
     match column_type {
-        ColumnType::Integer => ColumnForm::Integer,
-        ColumnType::Text { .. } => ColumnForm::Text,
-        _ => ColumnForm::Other,
+        ColumnType::Boolean => ColumnForm::Boolean,
+        ColumnType::Integer | ColumnType::Bits => ColumnForm::Integer,
+        // A negative scale rounds to tens.
+        ColumnType::Decimal => match usize::try_from(scale_of(modifier)) {
+            Ok(scale) => ColumnForm::Decimal { scale },
+            Err(_) => ColumnForm::Other,
+        },
+        ColumnType::Text { is_padded } => ColumnForm::Text { is_padded: *is_padded },
+        ColumnType::Bytes => ColumnForm::Bytes { width: 0 },
+        ColumnType::Date => ColumnForm::Date,
+        ColumnType::Time => ColumnForm::Time { fraction_digits },
+        ColumnType::DateTime => ColumnForm::DateTime { fraction_digits },
+        ColumnType::Instant => ColumnForm::Instant { fraction_digits },
+        ColumnType::Uuid => ColumnForm::Uuid,
+        ColumnType::Refused(_) => ColumnForm::Other,
     }
 }
