@@ -16,11 +16,20 @@ use crate::{
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The first version with row filters and column lists in publications.
+/// The first version with row filters, column lists and schemas in publications.
 const VERSION_WITH_FILTERS: u32 = 150_000;
 
 /// Tables with a rule, by name. One that is missing does not exist.
 pub(super) type Catalogue = BTreeMap<TableName, DeclaredTable>;
+
+/// The transactions that have an id and have not ended, prepared ones included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunningTransactions {
+    /// The id of the oldest; [`RunningTransactions::next`] if there are none.
+    pub oldest: u64,
+    /// The id of the next one.
+    pub next: u64,
+}
 
 /// A table, and what of it the log has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +52,11 @@ pub(super) struct DeclaredTable {
     pub without_identity: Vec<String>,
     /// Each partition and its file: another file is one after TRUNCATE.
     pub partitions: BTreeSet<String>,
+    /// Those of the partitions that have rows and were tables of their own before.
+    pub attached: BTreeSet<String>,
+    /// A digest of how the table came into the publication, and of the publication's options: another one if the table
+    /// left it meanwhile.
+    pub membership_digest: String,
     /// Whether tables inherit from it that are no partitions.
     pub is_inherited: bool,
     /// Whether old rows, of all its partitions too, have all values.
@@ -91,6 +105,16 @@ pub(super) fn has_identity(id: &str, columns: &str) -> String {
     )
 }
 
+/// The condition that the partition `id` was created as one, and was no table of its own before: an expression of SQL.
+/// CREATE TABLE makes the row type and the columns by one command, of which a default may update some; ATTACH PARTITION
+/// updates all columns.
+fn is_born_as_partition(id: &str) -> String {
+    format!(
+        "EXISTS (SELECT FROM pg_type y JOIN pg_attribute c ON c.attrelid = y.typrelid AND c.attnum > 0 \
+         AND c.xmin = y.xmin AND c.cmin = y.cmin WHERE y.typrelid = {id})"
+    )
+}
+
 /// Reads what the log has of the tables of `rules`. Waits while a partition, or a published table, is locked by DDL.
 pub(super) async fn load(
     connection: &mut PostgresConnection,
@@ -107,6 +131,17 @@ pub(super) async fn load(
         catalogue.insert(TableName { schema: text(0), name: text(1) }, DeclaredTable::read(&row)?);
     }
     Ok(catalogue)
+}
+
+/// The transactions that run now.
+pub(super) async fn load_running(connection: &mut PostgresConnection) -> Result<RunningTransactions, QueryError> {
+    let sql = "SELECT txid_snapshot_xmin(now), txid_snapshot_xmax(now) FROM txid_current_snapshot() AS now";
+    let rows = connection.query(sql).await?;
+    let number = |at: usize| rows.first()?.get(at)?.as_deref()?.parse().ok();
+    match (number(0), number(1)) {
+        (Some(oldest), Some(next)) => Ok(RunningTransactions { oldest, next }),
+        _ => Err(protocol_error("a malformed snapshot").into()),
+    }
 }
 
 async fn server_version(connection: &mut PostgresConnection) -> Result<u32, QueryError> {
@@ -152,6 +187,8 @@ impl DeclaredTable {
             columns_digest: text(11).unwrap_or_default(),
             has_old_rows: is_true(12),
             has_all_changes: is_true(13),
+            attached: texts(row, 14)?.into_iter().collect(),
+            membership_digest: text(15).unwrap_or_default(),
             columns: Vec::new(),
         })
     }
@@ -159,13 +196,15 @@ impl DeclaredTable {
 
 /// The query of the tables of `rules`.
 fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
-    let (filter, hidden) = match version >= VERSION_WITH_FILTERS {
+    let (filter, hidden, schema_membership) = match version >= VERSION_WITH_FILTERS {
         true => (
             "p.rowfilter",
             "(SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = found.oid \
              AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND NOT attname = ANY (p.attnames))",
+            "(SELECT m.oid FROM pg_publication_namespace m JOIN pg_namespace n ON n.oid = m.pnnspid \
+             WHERE m.pnpubid = b.oid AND n.nspname = found.schema)",
         ),
-        false => ("NULL", "NULL"),
+        false => ("NULL", "NULL", "NULL"),
     };
     format!(
         "WITH rule(schema, name, columns) AS (VALUES {rules}), \
@@ -187,11 +226,21 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
            (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum)) \
              FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
            (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid), \
-           (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}) \
+           (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}), \
+           (SELECT json_agg(member.oid || ':' || coalesce(pg_relation_filenode(member.oid), 0)) \
+             FROM member JOIN pg_class c USING (oid) WHERE root = found.oid AND member.oid <> root AND c.relkind = 'r' \
+             AND pg_relation_size(member.oid) > 0 \
+             AND EXISTS (SELECT FROM pg_partition_ancestors(member.oid) a JOIN pg_partition_tree(root) t USING (relid) \
+               WHERE a.relid <> root AND NOT ({born_as_partition}))), \
+           (SELECT md5(concat_ws(' ', b.oid, b.xmin, \
+               (SELECT string_agg(m.oid::text, ' ' ORDER BY m.oid) FROM pg_publication_rel m WHERE m.prpubid = b.oid \
+                 AND (m.prrelid = found.oid OR m.prrelid IN (SELECT relid FROM pg_partition_ancestors(found.oid)))), \
+               {schema_membership})) FROM pg_publication b WHERE b.pubname = {publication}) \
          FROM found LEFT JOIN pg_publication_tables p \
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",
         rules = rules_as_values(rules),
         identity = has_identity("member.oid", "member.columns"),
+        born_as_partition = is_born_as_partition("a.relid"),
         publication = quote_literal(publication),
     )
 }

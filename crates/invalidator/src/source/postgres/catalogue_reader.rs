@@ -63,15 +63,16 @@ impl CatalogueReader {
         queries.query(&format!("SET lock_timeout = {LOCK_WAIT_MS_MAX}")).await?;
         let found = async {
             let outboxes = catalogue::load_unpublished_outboxes(queries, publication, &options.outbox_table).await?;
-            Ok((outboxes, catalogue::load(queries, publication, &rules).await?))
+            let found = catalogue::load(queries, publication, &rules).await?;
+            Ok((outboxes, found, catalogue::load_running(queries).await?))
         };
         let found = found.await;
         self.due = Instant::now() + options.catalogue_interval;
         match found {
-            Ok((outboxes, found)) => {
+            Ok((outboxes, found, running)) => {
                 let mut coverage = self.coverage.lock();
                 coverage.observe_outboxes(outboxes, publication);
-                let changes = coverage.observe(&rules, &found, publication, assembler.read());
+                let changes = coverage.observe(&rules, (&found, running), publication, assembler.read());
                 options.row_rules.statistics.set_uncovered(coverage.uncovered());
                 options.row_rules.statistics.set_unpublished_outboxes(coverage.unpublished_outboxes());
                 for (rule, change) in changes {

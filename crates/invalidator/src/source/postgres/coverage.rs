@@ -9,7 +9,13 @@
 //! | the table is not published any more, or only in part | unpublished, once |
 //! | it is published again | unpublished, once more: what was committed in between is not in the log |
 //! | another table has its name, or it has other columns | the schema was changed |
+//! | the table left the publication and is back, or the publication has other options | the same |
+//! | a partition with rows is new, which was a table of its own | the same |
 //! | a partition is gone, or has another file | truncated |
+//!
+//! **Transactions that are open while a table is added to the publication** have changed rows of it before, which are not
+//! in the log either. So such a change is found once more when the transactions have ended that ran when it was found,
+//! and is not acknowledged before.
 //!
 //! The catalogue is compared with what an earlier source saw; if there was none in this process, with digests of what
 //! an earlier process saw, or another invalidator. These are kept where positions are ([`SeenTables`]), so DDL while no
@@ -29,7 +35,7 @@
 //! Sans-I/O.
 
 use super::{
-    catalogue::Catalogue,
+    catalogue::{Catalogue, RunningTransactions},
     lsn::Lsn,
     rule_check::{check_coverage, publish_problem},
     seen_tables::{SeenTable, SeenTables, digest},
@@ -58,17 +64,38 @@ pub(super) struct Coverage {
 struct FoundChange {
     rule: Arc<Rule>,
     change: TableChange,
-    /// `None` until a source emits it, and again if the next one must repeat it.
+    /// `None` until a source emits it, and again if it must be repeated.
     emitted_at: Option<Lsn>,
+    /// It is repeated when all transactions before the one with this id have ended; `None` if it is not.
+    repeated_after: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TableCoverage {
-    /// The id of the table and a digest of its columns, if its changes are in the log; `None` if they are not.
-    schema: Option<(String, String)>,
+    /// `None` if the table's changes are not in the log.
+    logged: Option<LoggedTable>,
     partitions: BTreeSet<String>,
+    /// The partitions with rows that were tables before.
+    attached: BTreeSet<String>,
     /// Why the rule cannot name all keys; empty if it can.
     problems: Vec<String>,
+}
+
+/// A table whose changes are in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LoggedTable {
+    id: String,
+    /// Digests of its columns, and of how it is in the publication.
+    columns: String,
+    membership: String,
+}
+
+/// What may not be in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unlogged {
+    change: TableChange,
+    /// Whether the table is in the publication only since then.
+    is_added: bool,
 }
 
 impl Coverage {
@@ -90,8 +117,10 @@ impl Coverage {
     /// Every cluster has saved `position`.
     pub fn acknowledge(&mut self, position: Lsn) {
         let before = self.unacknowledged.len();
-        // One that was emitted at the position itself may come after it.
-        self.unacknowledged.retain(|found| found.emitted_at.is_none_or(|emitted_at| emitted_at >= position));
+        self.unacknowledged.retain(|found| {
+            // One that was emitted at the position itself may come after it.
+            found.repeated_after.is_some() || found.emitted_at.is_none_or(|emitted_at| emitted_at >= position)
+        });
         if self.unacknowledged.len() != before {
             self.keep();
         }
@@ -125,15 +154,21 @@ impl Coverage {
         self.unpublished_outboxes.len()
     }
 
-    /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be
-    /// emitted now, as they may not be in the log, which has been read up to `read`.
+    /// Compares `catalogue` with what was seen before, and logs problems that are new. `running` are transactions that
+    /// ran after `catalogue` had been read. Returns the changes to be emitted now, as they may not be in the log, which
+    /// has been read up to `read`.
     pub fn observe(
         &mut self,
         rules: &Rules,
-        catalogue: &Catalogue,
+        (catalogue, running): (&Catalogue, RunningTransactions),
         publication: &str,
         read: Lsn,
     ) -> Vec<(Arc<Rule>, TableChange)> {
+        for found in &mut self.unacknowledged {
+            if found.repeated_after.take_if(|next| running.oldest >= *next).is_some() {
+                found.emitted_at = None;
+            }
+        }
         let former = std::mem::take(&mut self.seen);
         for rule in rules.iter() {
             let present = TableCoverage::of(rule, catalogue, publication);
@@ -141,13 +176,17 @@ impl Coverage {
             if before.is_none_or(|before| before.problems != present.problems) {
                 log_problems(rule, &present.problems, before.is_some());
             }
-            let change = match before {
-                Some(before) => before.change_to(&present),
-                None => self.change_since_kept(rule, &present),
+            let unlogged = match before {
+                Some(before) => before.unlogged_until(&present),
+                None => self.unlogged_since_kept(rule, &present),
             };
-            if let Some(change) = change {
-                self.unacknowledged.retain(|known| (&known.rule.table, known.change) != (&rule.table, change));
-                self.unacknowledged.push(FoundChange { rule: rule.clone(), change, emitted_at: None });
+            if let Some(Unlogged { change, is_added }) = unlogged {
+                let is_same = |known: &FoundChange| (&known.rule.table, known.change) == (&rule.table, change);
+                let known = self.unacknowledged.extract_if(.., |known| is_same(known));
+                let known_repeated_after = known.filter_map(|known| known.repeated_after).max();
+                let repeated_after = (is_added && running.oldest < running.next).then_some(running.next);
+                let repeated_after = repeated_after.max(known_repeated_after);
+                self.unacknowledged.push(FoundChange { rule: rule.clone(), change, emitted_at: None, repeated_after });
             }
             self.seen.insert(rule.table.clone(), present);
         }
@@ -162,7 +201,7 @@ impl Coverage {
     }
 
     /// What may not be in the log, if this process has not seen the table before.
-    fn change_since_kept(&self, rule: &Rule, present: &TableCoverage) -> Option<TableChange> {
+    fn unlogged_since_kept(&self, rule: &Rule, present: &TableCoverage) -> Option<Unlogged> {
         let kept = self.kept.borrow();
         let Some(kept) = kept.get(&rule.table) else {
             tracing::info!(
@@ -171,7 +210,8 @@ impl Coverage {
             );
             return None;
         };
-        kept.change_to(&present.digests())
+        let change = kept.change_to(&present.digests())?;
+        Some(Unlogged { change, is_added: present.logged.is_some() && change != TableChange::Truncate })
     }
 
     /// Brings what is kept up to date.
@@ -202,8 +242,13 @@ impl TableCoverage {
             table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
         });
         TableCoverage {
-            schema: table.filter(|_| is_covered).map(|table| (table.id.clone(), table.columns_digest.clone())),
+            logged: table.filter(|_| is_covered).map(|table| LoggedTable {
+                id: table.id.clone(),
+                columns: table.columns_digest.clone(),
+                membership: table.membership_digest.clone(),
+            }),
             partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
+            attached: table.map(|table| table.attached.clone()).unwrap_or_default(),
             problems: problems
                 .into_iter()
                 .filter(|(kind, _)| *kind != ProblemKind::Warning)
@@ -215,20 +260,29 @@ impl TableCoverage {
     /// What is kept of it.
     fn digests(&self) -> SeenTable {
         SeenTable {
-            schema: self.schema.as_ref().map(|(id, columns)| digest([id.as_str(), columns])),
+            schema: self
+                .logged
+                .as_ref()
+                .map(|LoggedTable { id, columns, membership }| digest([id.as_str(), columns, membership])),
             partitions: digest(self.partitions.iter().map(String::as_str)),
             is_pending: false,
         }
     }
 
     /// What may not be in the log if the catalogue showed this first and now `present`.
-    fn change_to(&self, present: &TableCoverage) -> Option<TableChange> {
-        match (&self.schema, &present.schema) {
-            (None, None) => None,
-            (Some(before), Some(now)) if before != now => Some(TableChange::SchemaChange),
-            (Some(_), Some(_)) => (!self.partitions.is_subset(&present.partitions)).then_some(TableChange::Truncate),
-            _ => Some(TableChange::Unpublished),
+    fn unlogged_until(&self, present: &TableCoverage) -> Option<Unlogged> {
+        let (before, now) = match (&self.logged, &present.logged) {
+            (None, None) => return None,
+            (Some(before), Some(now)) => (before, now),
+            (_, now) => return Some(Unlogged { change: TableChange::Unpublished, is_added: now.is_some() }),
+        };
+        let has_attached = present.attached.difference(&self.partitions).next().is_some();
+        if before != now || has_attached {
+            let is_added = before.membership != now.membership;
+            return Some(Unlogged { change: TableChange::SchemaChange, is_added });
         }
+        let is_emptied = !self.partitions.is_subset(&present.partitions);
+        is_emptied.then_some(Unlogged { change: TableChange::Truncate, is_added: false })
     }
 }
 
@@ -267,6 +321,10 @@ mod tests {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']").expect("valid");
         let name = TableName { schema: "app".into(), name: "users".into() };
         let mut coverage = Coverage::default();
+        let with_attached = |partition: &str| DeclaredTable {
+            attached: [partition.to_owned()].into(),
+            ..table("3", true, &["4:4", partition])
+        };
         let filtered = DeclaredTable { filter: Some("id > 3".into()), ..table("1", true, &[]) };
         for (step, (found, expected)) in [
             (None, None),
@@ -280,30 +338,49 @@ mod tests {
             (Some(table("3", true, &["4:4", "5:5"])), None),
             (Some(table("3", true, &["4:4", "5:6"])), Some(Truncate)),
             (Some(table("3", true, &["4:4"])), Some(Truncate)),
+            (Some(with_attached("6:6")), Some(SchemaChange)),
+            (Some(with_attached("6:6")), None),
+            (
+                Some(DeclaredTable { membership_digest: "of options".into(), ..with_attached("6:6") }),
+                Some(SchemaChange),
+            ),
             (None, Some(Unpublished)),
         ]
         .into_iter()
         .enumerate()
         {
             let catalogue = found.map(|found| (name.clone(), found)).into_iter().collect();
-            let changes = coverage.observe(&rules, &catalogue, "lookaside", Lsn(step as u64));
+            let changes = coverage.observe(&rules, (&catalogue, IDLE), "lookaside", Lsn(step as u64));
             assert_eq!(changes.first().map(|(_, change)| *change), expected, "step {step}");
         }
         let mut left = |acknowledged| {
             coverage.acknowledge(Lsn(acknowledged));
             coverage.unacknowledged.iter().map(|found| found.change).collect::<Vec<_>>()
         };
-        assert_eq!(left(0), [SchemaChange, Truncate, Unpublished], "each once");
-        assert_eq!(left(11), [Unpublished]);
-        assert_eq!(left(12), []);
+        assert_eq!(left(0), [Truncate, SchemaChange, Unpublished], "each once");
+        assert_eq!(left(14), [Unpublished]);
+        assert_eq!(left(15), []);
     }
+
+    /// No transaction runs.
+    const IDLE: RunningTransactions = RunningTransactions { oldest: 100, next: 100 };
 
     /// What `coverage` finds when the table is `found` and the log was read up to `read`.
     fn changes(coverage: &mut Coverage, found: &DeclaredTable, read: u64) -> Vec<TableChange> {
+        changes_beside(IDLE, coverage, found, read)
+    }
+
+    /// The same while these transactions run.
+    fn changes_beside(
+        running: RunningTransactions,
+        coverage: &mut Coverage,
+        found: &DeclaredTable,
+        read: u64,
+    ) -> Vec<TableChange> {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']").expect("valid");
         let name = TableName { schema: "app".into(), name: "users".into() };
         let catalogue = [(name, found.clone())].into();
-        let changes = coverage.observe(&rules, &catalogue, "lookaside", Lsn(read));
+        let changes = coverage.observe(&rules, (&catalogue, running), "lookaside", Lsn(read));
         changes.into_iter().map(|(_, change)| change).collect()
     }
 
@@ -354,5 +431,34 @@ mod tests {
         assert_eq!(changes(&mut coverage, &after, 9), [SchemaChange]);
         coverage.begin_source(Lsn(20), false);
         assert_eq!(changes(&mut coverage, &after, 20), [SchemaChange], "the log is another one");
+    }
+    /// They have changed rows that the log does not have, and may commit at any time.
+    #[test]
+    fn a_table_that_was_added_is_found_again_when_the_transactions_of_that_moment_have_ended() {
+        use TableChange::{SchemaChange, Unpublished};
+        let running = |oldest, next| RunningTransactions { oldest, next };
+        let mut coverage = Coverage::default();
+        let (absent, added) = (table("1", false, &[]), table("1", true, &[]));
+        assert_eq!(changes(&mut coverage, &added, 1), []);
+        assert_eq!(changes_beside(running(40, 50), &mut coverage, &absent, 2), [Unpublished]);
+        assert_eq!(changes_beside(running(60, 60), &mut coverage, &absent, 3), [], "it is not added");
+        assert_eq!(changes_beside(running(60, 70), &mut coverage, &added, 4), [Unpublished]);
+        for (oldest, next) in [(60, 75), (69, 80)] {
+            assert_eq!(changes_beside(running(oldest, next), &mut coverage, &added, 5), [], "one of them is open");
+            coverage.acknowledge(Lsn(9));
+        }
+        assert_eq!(changes(&mut restarted(&coverage), &added, 6), [SchemaChange], "the next process finds it, too");
+        assert_eq!(changes_beside(running(70, 90), &mut coverage, &added, 10), [Unpublished], "they have ended");
+        assert_eq!(changes_beside(running(90, 90), &mut coverage, &added, 11), [], "once");
+        coverage.acknowledge(Lsn(11));
+        assert_eq!(changes(&mut restarted(&coverage), &added, 11), []);
+        // It left the publication and is back, between two looks.
+        let again = DeclaredTable { membership_digest: "of another row".into(), ..added };
+        assert_eq!(changes_beside(running(90, 95), &mut coverage, &again, 12), [SchemaChange]);
+        assert_eq!(changes_beside(running(95, 99), &mut coverage, &again, 13), [SchemaChange]);
+        // An ALTER TABLE waits for all transactions that use the table.
+        let altered = DeclaredTable { columns_digest: "of others".into(), ..again };
+        assert_eq!(changes_beside(running(95, 99), &mut coverage, &altered, 14), [SchemaChange]);
+        assert_eq!(changes_beside(running(99, 99), &mut coverage, &altered, 15), []);
     }
 }

@@ -111,8 +111,12 @@ pub fn rules_setup_sql(publication: &str, rules: &Rules) -> String {
   LOOP
     {identities_of_others}
   END LOOP;
+  IF NOT EXISTS (SELECT FROM pg_publication
+    WHERE pubname = {literal} AND pubinsert AND pubupdate AND pubdelete AND pubtruncate)
+  THEN
+    ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');
+  END IF;
 END $lookaside$;
-ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');
 ",
         values = rules_as_values(rules),
         identities_of_rule = set_identities("root", "rule.columns"),
