@@ -121,19 +121,20 @@ def test_every_name_has_the_type_that_the_exporter_parses(tmp_path):
 
 def test_lines_of_servers(tmp_path):
     with setup(tmp_path) as it:
-        one, dead = it.address("one"), f"127.0.0.1:{free_port()}"
+        one, dead, sixth = it.address("one"), f"127.0.0.1:{free_port()}", f"[::1]:{free_port()}"
         pools = {
             "A": {"servers": [one]},
             "B": {"servers": [one], "server_timeout": 700},
             "C": {"servers": [one]},
             "D": {"servers": [dead]},
+            "E": {"servers": [sixth]},
         }
         policies = {name: f"PoolRoute|{name}" for name in pools}
         route = {"type": "PrefixSelectorRoute", "policies": policies, "wildcard": "NullRoute"}
         it.file("r.json", {"pools": pools, "route": route})
         it.start("-f", tmp_path / "r.json", "-t", "300", "-r", "60000")
         port = int(one.split(":")[1])
-        assert set(server_lines(it.port)) == {(one, 300), (one, 700), (dead, 300)}, port
+        assert set(server_lines(it.port)) == {(one, 300), (one, 700), (dead, 300), (sixth, 300)}, port
         assert server_lines(it.port)[one, 300]["states"] == " new:1" and not server_lines(it.port)[one, 300]["results"]
         it.ask(
             set_of("A1", "v"),
