@@ -1,6 +1,6 @@
 //! How a value that a person writes, in JSON or as a literal of SQL, becomes the value that a column would have.
 //!
-//! A value in another form is refused and never guessed, so that no key is shown that the invalidator would not delete.
+//! A value in another form is refused and never guessed. Whether it is in the range of its column, the database knows.
 
 use super::value::{Date, RowValue, TimeOfDay, read_hex};
 use std::borrow::Cow;
@@ -10,6 +10,10 @@ use std::borrow::Cow;
 pub enum ColumnForm {
     /// Digits, perhaps with a sign.
     Integer,
+    /// A number, which SQL may write in other ways.
+    Bits,
+    /// Four digits.
+    Year,
     /// `true` and `false`, which keys have as 1 and 0.
     Boolean,
     /// Digits, with this many after the point in keys.
@@ -63,6 +67,8 @@ impl ColumnForm {
     fn try_read(&self, text: &str) -> Option<RowValue<'static>> {
         Some(match self {
             ColumnForm::Integer => RowValue::Integer(text.parse().ok()?),
+            ColumnForm::Bits => RowValue::Integer(text.parse::<u64>().ok()?.into()),
+            ColumnForm::Year => RowValue::Integer(numbers(text, '-', [4])?[0].into()),
             ColumnForm::Boolean => RowValue::Integer(match text {
                 "true" => 1,
                 "false" => 0,
@@ -107,6 +113,8 @@ impl ColumnForm {
         };
         match self {
             ColumnForm::Integer => "an integer".into(),
+            ColumnForm::Bits => "the number that the bits are".into(),
+            ColumnForm::Year => "a year with four digits".into(),
             ColumnForm::Boolean => "true or false".into(),
             ColumnForm::Decimal { scale } => format!("a decimal with {scale} digits after the point at most"),
             ColumnForm::Text { .. } => "text".into(),
@@ -122,7 +130,7 @@ impl ColumnForm {
                 with_fraction("an instant in UTC such as 2026-11-22T09:05:00Z", *fraction_digits)
             }
             ColumnForm::Uuid => "a UUID".into(),
-            ColumnForm::Other => "a value that only the database can read".into(),
+            ColumnForm::Other => "null: only the database can read other values of this column".into(),
         }
     }
 }
@@ -165,8 +173,9 @@ fn time(text: &str, fraction_digits: usize) -> Option<TimeOfDay> {
     let [hours, minutes, seconds] = numbers(clock, ':', [hours_width, 2, 2])?;
     let micros = numbers(&format!("{fraction:0<6}"), ':', [6])?[0];
     let is_time = minutes < 60 && seconds < 60 && fraction.len() <= fraction_digits;
+    let is_zero = (hours, minutes, seconds, micros) == (0, 0, 0, 0);
     is_time.then_some(TimeOfDay {
-        is_negative,
+        is_negative: is_negative && !is_zero,
         hours: hours as u16,
         minutes: minutes as u8,
         seconds: seconds as u8,
@@ -212,6 +221,8 @@ mod tests {
     fn values_get_the_form_of_their_column() {
         for (form, text, expected) in [
             (ColumnForm::Integer, "-007", "-7"),
+            (ColumnForm::Bits, "5", "5"),
+            (ColumnForm::Year, "2026", "2026"),
             (ColumnForm::Boolean, "true", "1"),
             (ColumnForm::Decimal { scale: 2 }, "12.5", "12.50"),
             (ColumnForm::Decimal { scale: 2 }, "-012.500", "-12.50"),
@@ -226,6 +237,7 @@ mod tests {
             (ColumnForm::Bytes { width: 3 }, "ff", "ff0000"),
             (ColumnForm::Date, "2026-11-22", "2026-11-22"),
             (ColumnForm::Time { fraction_digits: 2 }, "-838:59:59.250", "-838:59:59.25"),
+            (ColumnForm::Time { fraction_digits: 2 }, "-00:00:00", "00:00:00"),
             (ColumnForm::DateTime { fraction_digits: 0 }, "2026-11-22 09:05:00.0", "2026-11-22T09:05:00"),
             (ColumnForm::Instant { fraction_digits: 6 }, "2026-11-22T09:05:00.000001Z", "2026-11-22T09:05:00.000001Z"),
             (ColumnForm::Uuid, "8D4B9A3E0A514C0E9D2F0C7A52B1F0AA", "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa"),
@@ -238,6 +250,8 @@ mod tests {
     fn what_a_column_cannot_have_is_refused() {
         for (form, texts) in [
             (ColumnForm::Integer, &["", "1.5", "one"][..]),
+            (ColumnForm::Bits, &["-1", "b'1'"]),
+            (ColumnForm::Year, &["26", "02026"]),
             (ColumnForm::Boolean, &["1", "TRUE"]),
             (ColumnForm::Decimal { scale: 2 }, &["12.345", "1e3", ".5", "NaN", "--1", ""]),
             (ColumnForm::Label(labels()), &["Write", ""]),

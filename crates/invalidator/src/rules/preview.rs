@@ -132,7 +132,6 @@ fn image(
 /// A value of a column of this form; `None` if the form is not known.
 fn value_in(form: Option<&ColumnForm>, value: &Json) -> Result<RowValue<'static>, String> {
     // Without a form, what is given is the text of keys.
-    let form = form.filter(|form| **form != ColumnForm::Other);
     let read = |form: &ColumnForm, text: &str| form.read(text).map_err(|expected| format!("expected {expected}"));
     match (value, form) {
         (Json::Null, _) => Ok(RowValue::Null),
@@ -179,12 +178,12 @@ mod tests {
     }
     #[test]
     fn values_are_read_as_their_columns_are_declared() {
-        let text =
-            "[[rule]]\ntable = 'app.prices'\nkeys = ['p:{price}', 'n:{name}', 'b:{is_on}']\nignore_columns = ['seen']";
+        let text = "[[rule]]\ntable = 'app.prices'\nkeys = ['p:{price}', 'n:{name}', 'b:{is_on}', 'c:{code}']\nignore_columns = ['seen']";
         let rules = Rules::parse(text).expect("valid");
         let mut declared = vec![
             (Column::writable("Price"), ColumnForm::Decimal { scale: 2 }),
             (Column::writable("name"), ColumnForm::Text { is_padded: true }),
+            (Column::writable("code"), ColumnForm::Other),
             (Column::writable("is_on"), ColumnForm::Boolean),
         ];
         let keys = |declared: &[(Column, ColumnForm)], before: Option<&str>, row: &str| {
@@ -206,6 +205,7 @@ mod tests {
             (r#"{"price": "12.345"}"#, "2 digits after the point"),
             (r#"{"price": 12.5}"#, "write a decimal as a string"),
             (r#"{"name": 7}"#, "expected text"),
+            (r#"{"code": "a"}"#, "only the database"),
             (r#"{"is_on": "yes"}"#, "expected true or false"),
         ] {
             let error = keys(&declared, None, bad).expect_err(bad);

@@ -140,9 +140,9 @@ fn with_assigned(
 fn value_of(literal: &Literal, form: &ColumnForm) -> RowValue<'static> {
     let text = match (literal, form) {
         (Literal::Null, _) => return RowValue::Null,
-        // The text of bytes depends on the database, and an instant on the session's time zone.
-        (_, ColumnForm::Bytes { .. } | ColumnForm::Instant { .. } | ColumnForm::Boolean) => None,
-        (Literal::Integer(digits), ColumnForm::Integer | ColumnForm::Decimal { .. }) => Some(digits),
+        // What bytes, bits and booleans are as text depends on the database, and an instant on the session's time zone.
+        (_, ColumnForm::Bytes { .. } | ColumnForm::Bits | ColumnForm::Boolean | ColumnForm::Instant { .. }) => None,
+        (Literal::Integer(digits), ColumnForm::Integer | ColumnForm::Year | ColumnForm::Decimal { .. }) => Some(digits),
         (Literal::Text(text), _) => Some(text),
         _ => None,
     };

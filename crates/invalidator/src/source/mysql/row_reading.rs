@@ -117,7 +117,9 @@ fn form_of(declared: &Declared, column_type: &ColumnType) -> ColumnForm {
     let in_parentheses = declared.column_type.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
     let fraction_digits = in_parentheses.and_then(|(digits, _)| digits.parse().ok()).unwrap_or(0);
     match column_type {
-        ColumnType::Integer { .. } | ColumnType::Bits => ColumnForm::Integer,
+        ColumnType::Integer { .. } => ColumnForm::Integer,
+        ColumnType::Year => ColumnForm::Year,
+        ColumnType::Bits => ColumnForm::Bits,
         ColumnType::Decimal { .. } => ColumnForm::Decimal { scale: declared.scale as usize },
         ColumnType::Text(_) => ColumnForm::Text { is_padded: declared.data_type == "char" },
         ColumnType::Bytes { width } => ColumnForm::Bytes { width: *width },
@@ -128,8 +130,7 @@ fn form_of(declared: &Declared, column_type: &ColumnType) -> ColumnForm {
         ColumnType::DateTime { .. } => ColumnForm::DateTime { fraction_digits },
         ColumnType::Timestamp { .. } => ColumnForm::Instant { fraction_digits },
         ColumnType::Uuid => ColumnForm::Uuid,
-        // Years may have two digits.
-        ColumnType::Year | ColumnType::Refused(_) => ColumnForm::Other,
+        ColumnType::Refused(_) => ColumnForm::Other,
     }
 }
 

@@ -22,14 +22,9 @@ const VERSION_WITH_FILTERS: u32 = 150_000;
 /// Tables with a rule, by name. One that is missing does not exist.
 pub(super) type Catalogue = BTreeMap<TableName, DeclaredTable>;
 
-/// The transactions that have an id and have not ended, prepared ones included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RunningTransactions {
-    /// The id of the oldest; [`RunningTransactions::next`] if there are none.
-    pub oldest: u64,
-    /// The id of the next one.
-    pub next: u64,
-}
+/// Open transactions that may have changed a table, by its name; each by its virtual id, as in `pg_locks`. A table without
+/// any is missing.
+pub(super) type OpenWriters = BTreeMap<TableName, BTreeSet<String>>;
 
 /// A table, and what of it the log has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,9 +45,10 @@ pub(super) struct DeclaredTable {
     pub hidden_columns: Option<String>,
     /// The table, if it has too small a replica identity for its rule, and the partitions that have.
     pub without_identity: Vec<String>,
-    /// Each partition and its file: another file is one after TRUNCATE.
+    /// Each partition, of all levels: `ID:FILE: LINK ...`. Another file is one after TRUNCATE; a link is the transaction
+    /// that made a partition, or the one above it, a partition of its parent.
     pub partitions: BTreeSet<String>,
-    /// Those of the partitions that have rows and were tables of their own before.
+    /// Those of the partitions that may have been tables of their own before.
     pub attached: BTreeSet<String>,
     /// A digest of how the table came into the publication, and of the publication's options: another one if the table
     /// left it meanwhile.
@@ -105,16 +101,6 @@ pub(super) fn has_identity(id: &str, columns: &str) -> String {
     )
 }
 
-/// The condition that the partition `id` was created as one, and was no table of its own before: an expression of SQL.
-/// CREATE TABLE makes the row type and the columns by one command, of which a default may update some; ATTACH PARTITION
-/// updates all columns.
-fn is_born_as_partition(id: &str) -> String {
-    format!(
-        "EXISTS (SELECT FROM pg_type y JOIN pg_attribute c ON c.attrelid = y.typrelid AND c.attnum > 0 \
-         AND c.xmin = y.xmin AND c.cmin = y.cmin WHERE y.typrelid = {id})"
-    )
-}
-
 /// Reads what the log has of the tables of `rules`. Waits while a partition, or a published table, is locked by DDL.
 pub(super) async fn load(
     connection: &mut PostgresConnection,
@@ -133,15 +119,57 @@ pub(super) async fn load(
     Ok(catalogue)
 }
 
-/// The transactions that run now.
-pub(super) async fn load_running(connection: &mut PostgresConnection) -> Result<RunningTransactions, QueryError> {
-    let sql = "SELECT txid_snapshot_xmin(now), txid_snapshot_xmax(now) FROM txid_current_snapshot() AS now";
-    let rows = connection.query(sql).await?;
-    let number = |at: usize| rows.first()?.get(at)?.as_deref()?.parse().ok();
-    match (number(0), number(1)) {
-        (Some(oldest), Some(next)) => Ok(RunningTransactions { oldest, next }),
-        _ => Err(protocol_error("a malformed snapshot").into()),
+/// Reads which open transactions may have changed rows of the tables of `catalogue`, or of their partitions: they hold a
+/// lock until they have ended and others see what they did, also if they are prepared.
+pub(super) async fn load_open_writers(
+    connection: &mut PostgresConnection,
+    catalogue: &Catalogue,
+) -> Result<OpenWriters, QueryError> {
+    let mut table_of_oid: BTreeMap<&str, &TableName> = BTreeMap::new();
+    for (name, table) in catalogue {
+        let partitions = table.partitions.iter().filter_map(|partition| partition.split(':').next());
+        table_of_oid.extend(partitions.chain([table.id.as_str()]).map(|oid| (oid, name)));
     }
+    let mut writers = OpenWriters::new();
+    if table_of_oid.is_empty() {
+        return Ok(writers);
+    }
+    let oids: Vec<&str> = table_of_oid.keys().copied().collect();
+    let sql = format!(
+        "SELECT DISTINCT relation, virtualtransaction FROM pg_locks WHERE locktype = 'relation' \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') \
+         AND relation IN ({})",
+        oids.join(", ")
+    );
+    for row in connection.query(&sql).await? {
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+        if let Some(name) = table_of_oid.get(text(0)) {
+            writers.entry((*name).clone()).or_default().insert(text(1).to_owned());
+        }
+    }
+    Ok(writers)
+}
+
+/// Those of `partitions`, as in [`DeclaredTable::partitions`], that have rows, or partitions with rows.
+pub(super) async fn load_filled(
+    connection: &mut PostgresConnection,
+    partitions: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, QueryError> {
+    let oids: BTreeSet<&str> = partitions.iter().filter_map(|partition| partition.split(':').next()).collect();
+    if oids.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let oids: Vec<&str> = oids.into_iter().collect();
+    let sql = format!(
+        "SELECT id FROM unnest(ARRAY[{}]::oid[]) AS id WHERE EXISTS (SELECT FROM pg_partition_tree(id) \
+         WHERE isleaf AND pg_relation_size(relid) > 0)",
+        oids.join(", ")
+    );
+    let rows = connection.query(&sql).await?;
+    let filled: BTreeSet<String> = rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+    let is_filled = |partition: &&String| partition.split(':').next().is_some_and(|oid| filled.contains(oid));
+    Ok(partitions.iter().filter(is_filled).cloned().collect())
 }
 
 async fn server_version(connection: &mut PostgresConnection) -> Result<u32, QueryError> {
@@ -194,6 +222,12 @@ impl DeclaredTable {
     }
 }
 
+/// Whether the partition `c`, which the transaction `node.link` has made one, was created as one. CREATE TABLE makes the
+/// row type, the columns and the link in one transaction, the first two by one command. ATTACH PARTITION changes each of
+/// these columns, as a default does. What is not sure to be born may have had rows before.
+const BORN_AS_PARTITION: &str = "EXISTS (SELECT FROM pg_type y JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 \
+     WHERE y.oid = c.reltype AND y.xmin = node.link AND a.xmin = y.xmin AND a.cmin = y.cmin)";
+
 /// The query of the tables of `rules`.
 fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
     let (filter, hidden, schema_membership) = match version >= VERSION_WITH_FILTERS {
@@ -207,31 +241,31 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
         false => ("NULL", "NULL", "NULL"),
     };
     format!(
-        "WITH rule(schema, name, columns) AS (VALUES {rules}), \
+        "WITH RECURSIVE rule(schema, name, columns) AS (VALUES {rules}), \
          found AS (SELECT rule.*, c.oid, c.relkind, c.relpersistence FROM rule \
            JOIN pg_namespace n ON n.nspname = rule.schema \
            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = rule.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')), \
-         member AS (SELECT found.oid AS root, found.columns, m.oid, format('%I.%I', n.nspname, m.relname) AS shown \
-           FROM found \
-           CROSS JOIN LATERAL (SELECT found.oid AS id UNION SELECT relid FROM pg_partition_tree(found.oid)) tree \
-           JOIN pg_class m ON m.oid = tree.id JOIN pg_namespace n ON n.oid = m.relnamespace \
-           WHERE m.oid = found.oid OR m.relkind IN ('r', 'f')) \
+         node(root, columns, oid, links, link) AS ( \
+           SELECT found.oid, found.columns, found.oid, '', '0'::xid FROM found \
+           UNION ALL SELECT node.root, node.columns, h.inhrelid, node.links || ' ' || h.xmin::text, h.xmin \
+           FROM node JOIN pg_inherits h ON h.inhparent = node.oid \
+           JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition), \
+         member AS (SELECT node.root, node.columns, m.oid, format('%I.%I', n.nspname, m.relname) AS shown FROM node \
+           JOIN pg_class m ON m.oid = node.oid JOIN pg_namespace n ON n.oid = m.relnamespace \
+           WHERE m.oid = node.root OR m.relkind IN ('r', 'f')), \
+         part AS (SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, \
+             {is_born} AS is_born FROM node JOIN pg_class c ON c.oid = node.oid WHERE node.oid <> node.root) \
          SELECT found.schema, found.name, found.oid, found.relkind, found.relpersistence, p.tablename IS NOT NULL, \
            {filter}, {hidden}, \
            (SELECT json_agg(shown ORDER BY shown) FROM member WHERE root = found.oid AND NOT ({identity})), \
-           (SELECT json_agg(oid || ':' || coalesce(pg_relation_filenode(oid), 0)) FROM member \
-             WHERE root = found.oid AND oid <> root), \
+           (SELECT json_agg(shown) FROM part WHERE root = found.oid), \
            EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid \
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
            (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum)) \
              FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
            (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid), \
            (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}), \
-           (SELECT json_agg(member.oid || ':' || coalesce(pg_relation_filenode(member.oid), 0)) \
-             FROM member JOIN pg_class c USING (oid) WHERE root = found.oid AND member.oid <> root AND c.relkind = 'r' \
-             AND pg_relation_size(member.oid) > 0 \
-             AND EXISTS (SELECT FROM pg_partition_ancestors(member.oid) a JOIN pg_partition_tree(root) t USING (relid) \
-               WHERE a.relid <> root AND NOT ({born_as_partition}))), \
+           (SELECT json_agg(shown) FROM part WHERE root = found.oid AND NOT is_born), \
            (SELECT md5(concat_ws(' ', b.oid, b.xmin, \
                (SELECT string_agg(m.oid::text, ' ' ORDER BY m.oid) FROM pg_publication_rel m WHERE m.prpubid = b.oid \
                  AND (m.prrelid = found.oid OR m.prrelid IN (SELECT relid FROM pg_partition_ancestors(found.oid)))), \
@@ -240,7 +274,7 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",
         rules = rules_as_values(rules),
         identity = has_identity("member.oid", "member.columns"),
-        born_as_partition = is_born_as_partition("a.relid"),
+        is_born = BORN_AS_PARTITION,
         publication = quote_literal(publication),
     )
 }

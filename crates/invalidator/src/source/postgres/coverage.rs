@@ -10,12 +10,12 @@
 //! | it is published again | unpublished, once more: what was committed in between is not in the log |
 //! | another table has its name, or it has other columns | the schema was changed |
 //! | the table left the publication and is back, or the publication has other options | the same |
-//! | a partition with rows is new, which was a table of its own | the same |
-//! | a partition is gone, or has another file | truncated |
+//! | a partition with rows is new, which may have been a table of its own | the same |
+//! | a partition is gone, was detached for a moment, or has another file | truncated |
 //!
 //! **Transactions that are open while a table is added to the publication** have changed rows of it before, which are not
-//! in the log either. So such a change is found once more when the transactions have ended that ran when it was found,
-//! and is not acknowledged before.
+//! in the log either. So such a change is found once more when the transactions have ended that had the table locked when
+//! it was found, and is not acknowledged before.
 //!
 //! The catalogue is compared with what an earlier source saw; if there was none in this process, with digests of what
 //! an earlier process saw, or another invalidator. These are kept where positions are ([`SeenTables`]), so DDL while no
@@ -35,7 +35,7 @@
 //! Sans-I/O.
 
 use super::{
-    catalogue::{Catalogue, RunningTransactions},
+    catalogue::{Catalogue, DeclaredTable, OpenWriters},
     lsn::Lsn,
     rule_check::{check_coverage, publish_problem},
     seen_tables::{SeenTable, SeenTables, digest},
@@ -62,12 +62,21 @@ pub(super) struct Coverage {
 /// A change that some cluster may not have acknowledged.
 #[derive(Debug)]
 struct FoundChange {
-    rule: Arc<Rule>,
+    table: TableName,
     change: TableChange,
     /// `None` until a source emits it, and again if it must be repeated.
     emitted_at: Option<Lsn>,
-    /// It is repeated when all transactions before the one with this id have ended; `None` if it is not.
-    repeated_after: Option<u64>,
+    /// It is repeated when these transactions have ended.
+    writers: BTreeSet<String>,
+}
+
+/// What a look at the catalogue has found.
+#[derive(Debug, Default)]
+pub(super) struct Observed {
+    /// The changes to be emitted now, as they may not be in the log.
+    pub changes: Vec<(Arc<Rule>, TableChange)>,
+    /// Whether transactions have ended that were open when a table was added to the publication.
+    pub have_writers_ended: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +84,7 @@ struct TableCoverage {
     /// `None` if the table's changes are not in the log.
     logged: Option<LoggedTable>,
     partitions: BTreeSet<String>,
-    /// The partitions with rows that were tables before.
+    /// The partitions with rows that may have been tables before.
     attached: BTreeSet<String>,
     /// Why the rule cannot name all keys; empty if it can.
     problems: Vec<String>,
@@ -119,7 +128,7 @@ impl Coverage {
         let before = self.unacknowledged.len();
         self.unacknowledged.retain(|found| {
             // One that was emitted at the position itself may come after it.
-            found.repeated_after.is_some() || found.emitted_at.is_none_or(|emitted_at| emitted_at >= position)
+            !found.writers.is_empty() || found.emitted_at.is_none_or(|emitted_at| emitted_at >= position)
         });
         if self.unacknowledged.len() != before {
             self.keep();
@@ -154,19 +163,40 @@ impl Coverage {
         self.unpublished_outboxes.len()
     }
 
-    /// Compares `catalogue` with what was seen before, and logs problems that are new. `running` are transactions that
-    /// ran after `catalogue` had been read. Returns the changes to be emitted now, as they may not be in the log, which
-    /// has been read up to `read`.
+    /// The partitions of `catalogue` that are new and may have been tables before: it matters whether they have rows.
+    pub fn newly_attached(&self, catalogue: &Catalogue) -> BTreeSet<String> {
+        let of_table = |(name, table): (&TableName, &DeclaredTable)| {
+            let known = self.seen.get(name)?;
+            Some(table.attached.difference(&known.partitions).cloned().collect::<Vec<_>>())
+        };
+        catalogue.iter().filter_map(of_table).flatten().collect()
+    }
+
+    /// Whether it matters which transactions have changed tables of `catalogue`.
+    pub fn needs_writers(&self, catalogue: &Catalogue) -> bool {
+        let is_known = |(name, table): (&TableName, &DeclaredTable)| {
+            let logged = self.seen.get(name).map(|seen| &seen.logged);
+            logged.is_some_and(|logged| *logged == LoggedTable::of(Some(table)))
+        };
+        !self.unacknowledged.iter().all(|found| found.writers.is_empty()) || !catalogue.iter().all(is_known)
+    }
+
+    /// Compares `catalogue` with what was seen before, and logs problems that are new. `writers` are open transactions that
+    /// have changed its tables, after it had been read. The log has been read up to `read`.
     pub fn observe(
         &mut self,
         rules: &Rules,
-        (catalogue, running): (&Catalogue, RunningTransactions),
+        (catalogue, writers): (&Catalogue, &OpenWriters),
         publication: &str,
         read: Lsn,
-    ) -> Vec<(Arc<Rule>, TableChange)> {
-        for found in &mut self.unacknowledged {
-            if found.repeated_after.take_if(|next| running.oldest >= *next).is_some() {
+    ) -> Observed {
+        let mut observed = Observed::default();
+        for found in self.unacknowledged.iter_mut().filter(|found| !found.writers.is_empty()) {
+            let open = writers.get(&found.table);
+            found.writers.retain(|writer| open.is_some_and(|open| open.contains(writer)));
+            if found.writers.is_empty() {
                 found.emitted_at = None;
+                observed.have_writers_ended = true;
             }
         }
         let former = std::mem::take(&mut self.seen);
@@ -181,23 +211,31 @@ impl Coverage {
                 None => self.unlogged_since_kept(rule, &present),
             };
             if let Some(Unlogged { change, is_added }) = unlogged {
-                let is_same = |known: &FoundChange| (&known.rule.table, known.change) == (&rule.table, change);
-                let known = self.unacknowledged.extract_if(.., |known| is_same(known));
-                let known_repeated_after = known.filter_map(|known| known.repeated_after).max();
-                let repeated_after = (is_added && running.oldest < running.next).then_some(running.next);
-                let repeated_after = repeated_after.max(known_repeated_after);
-                self.unacknowledged.push(FoundChange { rule: rule.clone(), change, emitted_at: None, repeated_after });
+                let is_same = |known: &mut FoundChange| (&known.table, known.change) == (&rule.table, change);
+                let mut waits_for: BTreeSet<String> =
+                    self.unacknowledged.extract_if(.., is_same).flat_map(|known| known.writers).collect();
+                waits_for.extend(writers.get(&rule.table).filter(|_| is_added).into_iter().flatten().cloned());
+                let table = rule.table.clone();
+                if !waits_for.is_empty() {
+                    let transactions = waits_for.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+                    tracing::info!(
+                        %table, transactions,
+                        "transactions are open that may have changed rows before the table was in the publication; it \
+                         counts as changed once more when they have ended (pg_locks.virtualtransaction)"
+                    );
+                }
+                self.unacknowledged.push(FoundChange { table, change, emitted_at: None, writers: waits_for });
             }
             self.seen.insert(rule.table.clone(), present);
         }
+        // What a rule said that is gone is of no use.
+        self.unacknowledged.retain(|found| rule_of(rules, &found.table).is_some());
         self.keep();
-        let emitted = self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none());
-        emitted
-            .map(|found| {
-                found.emitted_at = Some(read);
-                (found.rule.clone(), found.change)
-            })
-            .collect()
+        for found in self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none()) {
+            found.emitted_at = Some(read);
+            observed.changes.extend(rule_of(rules, &found.table).map(|rule| (rule.clone(), found.change)));
+        }
+        observed
     }
 
     /// What may not be in the log, if this process has not seen the table before.
@@ -217,7 +255,7 @@ impl Coverage {
     /// Brings what is kept up to date.
     fn keep(&self) {
         let kept = |table: &TableName, seen: &TableCoverage| {
-            let is_pending = self.unacknowledged.iter().any(|found| found.rule.table == *table);
+            let is_pending = self.unacknowledged.iter().any(|found| found.table == *table);
             let before = self.kept.borrow().get(table).filter(|_| is_pending).cloned();
             SeenTable { is_pending, ..before.unwrap_or_else(|| seen.digests()) }
         };
@@ -230,6 +268,20 @@ impl Coverage {
     }
 }
 
+impl LoggedTable {
+    /// `None` if not all changes of `table` are in the log.
+    fn of(table: Option<&DeclaredTable>) -> Option<LoggedTable> {
+        let is_covered = |table: &&DeclaredTable| {
+            table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
+        };
+        table.filter(is_covered).map(|table| LoggedTable {
+            id: table.id.clone(),
+            columns: table.columns_digest.clone(),
+            membership: table.membership_digest.clone(),
+        })
+    }
+}
+
 impl TableCoverage {
     /// What `catalogue` shows of the table of `rule`.
     fn of(rule: &Rule, catalogue: &Catalogue, publication: &str) -> TableCoverage {
@@ -238,15 +290,8 @@ impl TableCoverage {
         if table.is_some_and(|table| table.is_published && !table.has_all_changes) {
             problems.push((ProblemKind::LogLacks, publish_problem(publication)));
         }
-        let is_covered = table.is_some_and(|table| {
-            table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
-        });
         TableCoverage {
-            logged: table.filter(|_| is_covered).map(|table| LoggedTable {
-                id: table.id.clone(),
-                columns: table.columns_digest.clone(),
-                membership: table.membership_digest.clone(),
-            }),
+            logged: LoggedTable::of(table),
             partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
             attached: table.map(|table| table.attached.clone()).unwrap_or_default(),
             problems: problems
@@ -286,6 +331,10 @@ impl TableCoverage {
     }
 }
 
+fn rule_of<'r>(rules: &'r Rules, table: &TableName) -> Option<&'r Arc<Rule>> {
+    rules.rule(table.schema.as_bytes(), table.name.as_bytes())
+}
+
 fn log_problems(rule: &Rule, problems: &[String], is_known: bool) {
     let table = &rule.table;
     match problems {
@@ -301,7 +350,7 @@ fn log_problems(rule: &Rule, problems: &[String], is_known: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::catalogue::DeclaredTable, *};
+    use super::*;
 
     fn table(id: &str, is_published: bool, partitions: &[&str]) -> DeclaredTable {
         DeclaredTable {
@@ -350,8 +399,8 @@ mod tests {
         .enumerate()
         {
             let catalogue = found.map(|found| (name.clone(), found)).into_iter().collect();
-            let changes = coverage.observe(&rules, (&catalogue, IDLE), "lookaside", Lsn(step as u64));
-            assert_eq!(changes.first().map(|(_, change)| *change), expected, "step {step}");
+            let observed = coverage.observe(&rules, (&catalogue, &OpenWriters::new()), "lookaside", Lsn(step as u64));
+            assert_eq!(observed.changes.first().map(|(_, change)| *change), expected, "step {step}");
         }
         let mut left = |acknowledged| {
             coverage.acknowledge(Lsn(acknowledged));
@@ -362,26 +411,20 @@ mod tests {
         assert_eq!(left(15), []);
     }
 
-    /// No transaction runs.
-    const IDLE: RunningTransactions = RunningTransactions { oldest: 100, next: 100 };
-
     /// What `coverage` finds when the table is `found` and the log was read up to `read`.
     fn changes(coverage: &mut Coverage, found: &DeclaredTable, read: u64) -> Vec<TableChange> {
-        changes_beside(IDLE, coverage, found, read)
+        changes_beside(&[], coverage, found, read)
     }
 
-    /// The same while these transactions run.
-    fn changes_beside(
-        running: RunningTransactions,
-        coverage: &mut Coverage,
-        found: &DeclaredTable,
-        read: u64,
-    ) -> Vec<TableChange> {
+    /// The same while these transactions have changed it.
+    fn changes_beside(writers: &[&str], coverage: &mut Coverage, found: &DeclaredTable, read: u64) -> Vec<TableChange> {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']").expect("valid");
         let name = TableName { schema: "app".into(), name: "users".into() };
-        let catalogue = [(name, found.clone())].into();
-        let changes = coverage.observe(&rules, (&catalogue, running), "lookaside", Lsn(read));
-        changes.into_iter().map(|(_, change)| change).collect()
+        let catalogue = [(name.clone(), found.clone())].into();
+        assert!(writers.is_empty() || coverage.needs_writers(&catalogue) || coverage.unacknowledged.is_empty());
+        let writers = [(name, writers.iter().map(|writer| (*writer).into()).collect())].into();
+        let observed = coverage.observe(&rules, (&catalogue, &writers), "lookaside", Lsn(read));
+        observed.changes.into_iter().map(|(_, change)| change).collect()
     }
 
     /// The next process, which has what this one wanted to be kept.
@@ -432,33 +475,55 @@ mod tests {
         coverage.begin_source(Lsn(20), false);
         assert_eq!(changes(&mut coverage, &after, 20), [SchemaChange], "the log is another one");
     }
+
     /// They have changed rows that the log does not have, and may commit at any time.
     #[test]
     fn a_table_that_was_added_is_found_again_when_the_transactions_of_that_moment_have_ended() {
         use TableChange::{SchemaChange, Unpublished};
-        let running = |oldest, next| RunningTransactions { oldest, next };
         let mut coverage = Coverage::default();
         let (absent, added) = (table("1", false, &[]), table("1", true, &[]));
         assert_eq!(changes(&mut coverage, &added, 1), []);
-        assert_eq!(changes_beside(running(40, 50), &mut coverage, &absent, 2), [Unpublished]);
-        assert_eq!(changes_beside(running(60, 60), &mut coverage, &absent, 3), [], "it is not added");
-        assert_eq!(changes_beside(running(60, 70), &mut coverage, &added, 4), [Unpublished]);
-        for (oldest, next) in [(60, 75), (69, 80)] {
-            assert_eq!(changes_beside(running(oldest, next), &mut coverage, &added, 5), [], "one of them is open");
+        assert_eq!(changes_beside(&["3/1"], &mut coverage, &absent, 2), [Unpublished]);
+        assert_eq!(changes(&mut coverage, &absent, 3), [], "it is not added");
+        assert_eq!(changes_beside(&["3/2", "-1/7"], &mut coverage, &added, 4), [Unpublished]);
+        for writers in [&["3/2", "-1/7"][..], &["-1/7", "4/1"]] {
+            assert_eq!(changes_beside(writers, &mut coverage, &added, 5), [], "one of them is open");
             coverage.acknowledge(Lsn(9));
         }
         assert_eq!(changes(&mut restarted(&coverage), &added, 6), [SchemaChange], "the next process finds it, too");
-        assert_eq!(changes_beside(running(70, 90), &mut coverage, &added, 10), [Unpublished], "they have ended");
-        assert_eq!(changes_beside(running(90, 90), &mut coverage, &added, 11), [], "once");
+        assert_eq!(changes_beside(&["4/1"], &mut coverage, &added, 10), [Unpublished], "they have ended");
+        assert_eq!(changes(&mut coverage, &added, 11), [], "once");
         coverage.acknowledge(Lsn(11));
         assert_eq!(changes(&mut restarted(&coverage), &added, 11), []);
         // It left the publication and is back, between two looks.
         let again = DeclaredTable { membership_digest: "of another row".into(), ..added };
-        assert_eq!(changes_beside(running(90, 95), &mut coverage, &again, 12), [SchemaChange]);
-        assert_eq!(changes_beside(running(95, 99), &mut coverage, &again, 13), [SchemaChange]);
+        assert_eq!(changes_beside(&["5/1"], &mut coverage, &again, 12), [SchemaChange]);
+        assert_eq!(changes_beside(&["5/2"], &mut coverage, &again, 13), [SchemaChange]);
         // An ALTER TABLE waits for all transactions that use the table.
         let altered = DeclaredTable { columns_digest: "of others".into(), ..again };
-        assert_eq!(changes_beside(running(95, 99), &mut coverage, &altered, 14), [SchemaChange]);
-        assert_eq!(changes_beside(running(99, 99), &mut coverage, &altered, 15), []);
+        assert_eq!(changes_beside(&["5/3"], &mut coverage, &altered, 14), [SchemaChange]);
+        assert_eq!(changes(&mut coverage, &altered, 15), []);
+    }
+
+    /// The rule that is in force is what says which keys to delete.
+    #[test]
+    fn a_change_that_is_repeated_follows_the_rules_of_its_time() {
+        let mut coverage = Coverage::default();
+        let name = TableName { schema: "app".into(), name: "users".into() };
+        let writers: OpenWriters = [(name.clone(), ["3/1".to_owned()].into())].into();
+        let mut keys_found = |rules: &Rules, found: DeclaredTable, writers: &OpenWriters| {
+            let catalogue = [(name.clone(), found)].into();
+            let observed = coverage.observe(rules, (&catalogue, writers), "lookaside", Lsn(1));
+            observed.changes.iter().map(|(rule, _)| rule.templates[0].to_string()).collect::<Vec<_>>()
+        };
+        let rules = |key| Rules::parse(&format!("[[rule]]\ntable = 'app.users'\nkeys = ['{key}']")).expect("valid");
+        let (before, after, none) = (&rules("u:{id}"), &rules("v"), &Rules::default());
+        assert!(keys_found(before, table("1", false, &[]), &writers).is_empty());
+        assert_eq!(keys_found(before, table("1", true, &[]), &writers), ["u:{id}"]);
+        assert_eq!(keys_found(after, table("1", true, &[]), &OpenWriters::new()), ["v"]);
+        assert_eq!(keys_found(before, table("1", false, &[]), &writers), ["u:{id}"]);
+        assert_eq!(keys_found(before, table("1", true, &[]), &writers), ["u:{id}"]);
+        assert!(keys_found(none, table("1", true, &[]), &OpenWriters::new()).is_empty(), "there is no rule any more");
+        assert!(coverage.unacknowledged.is_empty());
     }
 }

@@ -50,7 +50,9 @@ pub async fn read_rows(
         .collect();
     let columns = used.iter().zip(&types).map(|(column, column_type)| {
         let modifier = modifier_of(column.type_id, column.modifier, &known);
-        (column_type.column(&column.name), form_of(column_type, modifier))
+        // A generated column is not in the log.
+        let form = if column.is_generated { ColumnForm::Other } else { form_of(column_type, modifier) };
+        (column_type.column(&column.name), form)
     });
     let mut found = ReadRows { columns: columns.collect(), ..ReadRows::default() };
     let is_refused = types.iter().any(|known| matches!(known, ColumnType::Refused(_)));
@@ -103,7 +105,8 @@ fn form_of(column_type: &ColumnType, modifier: i32) -> ColumnForm {
     let fraction_digits = usize::try_from(modifier).unwrap_or(FRACTION_DIGITS_MAX);
     match column_type {
         ColumnType::Boolean => ColumnForm::Boolean,
-        ColumnType::Integer | ColumnType::Bits => ColumnForm::Integer,
+        ColumnType::Integer => ColumnForm::Integer,
+        ColumnType::Bits => ColumnForm::Bits,
         // A negative scale rounds to tens.
         ColumnType::Decimal => match usize::try_from(scale_of(modifier)) {
             Ok(scale) => ColumnForm::Decimal { scale },

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! {"format":2,"tables":[["app","users","9f86d081884c7d65","e3b0c44298fc1c14",false], ...]}
-//!                        schema, name,   table and columns,  partitions,      whether a change is pending
+//!           schema, name,   table, columns and publication,  partitions,      whether a change is pending
 //! ```
 
 use crate::rules::{TableChange, TableName};
@@ -26,7 +26,7 @@ pub struct SeenTables(BTreeMap<TableName, SeenTable>);
 /// What was seen of a table when all changes up to then had been acknowledged by every cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenTable {
-    /// A digest of its id and columns, if its changes are in the log; `None` if they are not.
+    /// A digest of its id, its columns and its publication, if its changes are in the log; `None` if they are not.
     pub schema: Option<String>,
     /// A digest of its partitions.
     pub partitions: String,

@@ -214,6 +214,10 @@ impl PostgresSource {
         if !self.assembler.ready().is_empty() {
             return Ok(());
         }
+        // A temporary slot would end.
+        if !self.options.is_slot_temporary && self.catalogue.take_reopening(self.returned.0) {
+            self.reset_stream();
+        }
         self.open_stream().await?;
         let wait_until = self.pause_at();
         let log = self.stream.as_mut().expect("it was opened");
