@@ -81,6 +81,14 @@ def test_the_random_rules_flush_the_cluster_one_pool_and_several_pools():
     assert {len(prefixes) for prefixes in flushes if "" not in prefixes} >= {1, 2}
 
 
+@pytest.mark.parametrize("sql", [MARIADB, MYSQL, POSTGRES], ids=lambda sql: sql.name)
+def test_the_random_rules_have_keys_of_columns_of_every_kind(sql):
+    tables = [table for seed in range(SEEDS[sql.name]) for table in begin_session(seed, sql).tables]
+    kinds = {table.columns[name] for table in tables for name in table.columns_of_keys()}
+    # PostgreSQL has fewer seeds.
+    assert kinds >= ({"latin1", "folded", "text", "uuid"} if sql is POSTGRES else set(sql.types))
+
+
 def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text(RULE)
