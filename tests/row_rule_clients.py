@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, eventually
+from processes import PROGRAMS, Invalidator, eventually
 from recording_router import RecordingRouter
-from row_model import MARIADB, MYSQL, POSTGRES, Table, create_sql
+from row_model import MARIADB, MYSQL, POSTGRES, Step, Table, create_sql
 
 OUTBOX = "CREATE TABLE app.lookaside_outbox (item VARBINARY(250))"
 USERS = """CREATE TABLE app.users (id INT PRIMARY KEY, email VARCHAR(100), score DOUBLE PRECISION, bio TEXT,
@@ -175,3 +175,28 @@ def keys_until(
         eventually(lambda: all(router.has(key) for key in expected or ()), f"{expected} are deleted", 60)
     keys, flushed = router.take_flushed()
     return keys - {mark}, flushed
+
+
+def start_with_rules(router: RecordingRouter, client, folder: Path, tables: list[Table]) -> Invalidator:
+    """An invalidator with the rules of these tables, which has begun to read the log."""
+    rules = folder / "rules.toml"
+    rules.write_text("\n".join(table.rule() for table in tables))
+    client.prepare(rules)
+    checked = operate("check-rules", "--rules", rules, "--database", client.accepting_url(), "--json")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    daemon = Invalidator(client.accepting_url(), [router], folder / "state", folder, "--rules", str(rules))
+    try:
+        # The catalogue has been read, so that an ALTER TABLE is noticed.
+        assert keys_until(router, client, "begun") == (set(), [])
+    except BaseException:
+        daemon.stop()
+        raise
+    return daemon
+
+
+def check_step(router: RecordingRouter, client, mark: str, step: Step) -> None:
+    """Exactly the keys and flushes of a step that has been executed have reached the router."""
+    found, flushed = keys_until(router, client, mark, step.flushed, step.keys)
+    if client.has_unchanged_rows:
+        found -= step.unchanged - step.keys
+    assert (found, flushed) == (step.keys, step.flushed), step.statements

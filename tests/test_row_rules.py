@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from processes import PROGRAMS, Invalidator, eventually, stats
 from row_model import COMMON_KINDS, MARIADB, MYSQL, POSTGRES, Session, random_step, random_table
-from row_rule_clients import RULE, client_fixture, keys_until, operate, router_fixture, users_fixture  # noqa: F401 - fixtures
+from row_rule_clients import (
+    RULE,
+    check_step,
+    client_fixture,  # noqa: F401 - a fixture
+    keys_until,
+    operate,
+    router_fixture,  # noqa: F401 - a fixture
+    start_with_rules,
+    users_fixture,  # noqa: F401 - a fixture
+)
 
 SOAK = bool(os.environ.get("LOOKASIDE_SOAK"))
 STATEMENTS = 60
@@ -44,23 +53,13 @@ def test_random_statements_delete_the_keys_of_the_model(client, router, tmp_path
     client.vary_log(seed)
     for table in session.tables:
         client.create(table)
-    rules = tmp_path / "rules.toml"
-    rules.write_text("\n".join(table.rule() for table in session.tables))
-    client.prepare(rules)
-    checked = operate("check-rules", "--rules", rules, "--database", client.accepting_url(), "--json")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    daemon = Invalidator(client.accepting_url(), [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    daemon = start_with_rules(router, client, tmp_path, session.tables)
     try:
-        # The catalogue has been read, so that an ALTER TABLE is noticed.
-        assert keys_until(router, client, "begun") == (set(), [])
         for number in range(STATEMENTS):
             step = random_step(session)
             for statement in step.statements:
                 client.run(statement)
-            found, flushed = keys_until(router, client, f"mark:{number}", step.flushed, step.keys)
-            if client.has_unchanged_rows:
-                found -= step.unchanged - step.keys
-            assert (found, flushed) == (step.keys, step.flushed), step.statements
+            check_step(router, client, f"mark:{number}", step)
         eventually(lambda: stats(daemon.port)["cluster:one:pending_keys"] == "0", "all is acknowledged")
     finally:
         daemon.stop()
