@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from row_model import WORDS, Step, Table, quoted, random_table, random_value
+from row_model import WIDER, WORDS, Step, Table, quoted, random_table, random_value
 
 KINDS = ["integer", "text", "latin1", "folded"]
 # How many values of `id` each partition has but the last, the third.
@@ -203,11 +203,11 @@ class RowSession:
         return Step([*statements, end], keys if end == "COMMIT" else set(), [], unchanged)
 
     def recreate(self) -> Step:
-        """DROP and CREATE of a table, with the columns in another order."""
+        """DROP and CREATE of a table, with the columns in another order, some of them of wider types."""
         table = self.random.choice([self.t0, self.t1])
-        others = [name for name in table.columns if name != "id"]
+        others = [(name, kind) for name, kind in table.columns.items() if name != "id"]
         self.random.shuffle(others)
-        table.columns = {name: table.columns[name] for name in ["id", *others]}
+        table.columns = {"id": "integer"} | {name: WIDER.get(kind, kind) for name, kind in others}
         self.client.recreate(table)
         self.rows = self.read()
         self.keys_of_kinds["recreate"] += len(table.flushes())
