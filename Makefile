@@ -90,6 +90,7 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_invalidator_faults.py -k many
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_row_rules.py -k random
+	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_row_statements.py -k rows
 	$(MAKE) staleness
 	$(MAKE) staleness STALENESS="--database mysql"
 	$(MAKE) staleness STALENESS="--database postgres"

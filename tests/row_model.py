@@ -12,6 +12,8 @@ from decimal import Decimal
 from uuid import UUID
 
 KEY_BYTES_MAX = 250
+# Texts that a collation may not tell apart, in letters that latin1 has.
+WORDS = ["Ada", "aDa", "Zoë", "zOe", "Øre", "Ünal", "éclair", ""]
 
 # A value: its SQL literal, and its text in a key; both None for NULL.
 Value = tuple[str, str | None]
@@ -73,6 +75,8 @@ MYSQL_TYPES = {
     "bytes": "VARBINARY(20)", "date": "DATE", "datetime": "DATETIME(3)", "instant": "TIMESTAMP(6) NULL",
     "time": "TIME(2)", "enum": "ENUM('new','it''s','ready')",
     "padded": "CHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "latin1": "VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+    "folded": "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
 }  # fmt: skip
 
 MARIADB = Sql(
@@ -88,10 +92,13 @@ POSTGRES = Sql(
         "integer": "integer", "small": "smallint", "big": "bigint", "boolean": "boolean", "decimal": "numeric(12,3)",
         "text": "varchar(60)", "long_text": "text", "bytes": "bytea", "date": "date", "datetime": "timestamp(3)",
         "instant": "timestamptz(6)", "time": "time(2)", "uuid": "uuid", "enum": "app.state", "padded": "char(30)",
+        # A database has one character set for all columns.
+        "latin1": "varchar(20)", "folded": "varchar(20) COLLATE app.folded",
     },
     lambda value: f"'\\x{value.hex()}'",
-    # As the other databases have an enum without a name.
-    "SET TIME ZONE 'UTC'; CREATE TYPE app.state AS ENUM ('new', 'it''s', 'ready')",
+    # As the other databases have an enum without a name, and collations that ignore case.
+    "SET TIME ZONE 'UTC'; CREATE TYPE app.state AS ENUM ('new', 'it''s', 'ready'); "
+    "CREATE COLLATION app.folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
     postgres_upsert, postgres_retype, "",
 )  # fmt: skip
 
@@ -132,6 +139,9 @@ def random_value(random: random.Random, kind: str, sql: Sql) -> Value:
             return quoted(text), text
         case "padded":
             text = random_text(random, 20).strip(" ")
+            return quoted(text), text
+        case "latin1" | "folded":
+            text = random.choice(WORDS)
             return quoted(text), text
         case "bytes":
             value = random.choice([b"", b"\0", random.randbytes(random.randint(0, 20))])
