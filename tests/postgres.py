@@ -54,7 +54,7 @@ class Postgres(Process):
                 "--encoding=UTF8", "--locale=C", f"--pwfile={password}", data,
             ]  # fmt: skip
         elif installed:
-            primary.stop()
+            Postgres.stop(primary)  # that of a derived class removes the files
             install = ["cp", "--archive", str(primary.home / "data"), data]
         else:
             source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
@@ -63,6 +63,9 @@ class Postgres(Process):
         assert done.returncode == 0, f"{install[0]}: {done.stdout}{done.stderr}"
         if primary and installed:
             primary.restart()
+            # A copy of the primary's slots would be none of this server's.
+            for slot in (self.home / "data" / "pg_replslot").iterdir():
+                shutil.rmtree(slot)
             (self.home / "data" / "standby.signal").touch()
             source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD} dbname=postgres"
             # Unlike an argument, it can be changed later.

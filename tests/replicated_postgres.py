@@ -33,12 +33,40 @@ class PostgresServer(Postgres):
     ) -> None:
         home = directory / f"{self.kind}-{server_id}"
         home.mkdir()
-        super().__init__(home, *settings, primary=primary)
+        super().__init__(home, *settings, primary=primary, installed=self.installed())
+
+    @classmethod
+    def installed(cls) -> Path | None:
+        """The folder of the version; `None` for the one that is installed."""
+        return None
 
     @classmethod
     def replicate(cls, primary: Postgres, directory: Path) -> "PostgresServer":
-        """A replica of a server, in the same directory."""
-        return cls(directory, server_id=2, primary=primary)
+        """A replica of a server, in the same directory. It keeps the log that a slot which it is given may need."""
+        return cls(directory, server_id=2, primary=primary, settings=("wal_keep_size=64MB",))
+
+    def wait_for_replica(self, replica: "PostgresServer") -> None:
+        """From now on readers see a commit when that replica has written it (a synchronous standby)."""
+        # The name of a standby that is given none. `*` would be the invalidator's, too.
+        self.run("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'", "SELECT pg_reload_conf()")
+        state = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'walreceiver'"
+        eventually(lambda: self.run(state) == [("sync",)], "commits wait for the standby", READ_TIMEOUT_S)
+
+        def has_log_of_slot() -> bool:
+            # Where decoding begins for the slot, which the primary has on disk. With each checkpoint, and each delete
+            # after it, that can be later: after the copy with which the standby began.
+            needed = self.run(
+                "CHECKPOINT",
+                "SELECT lookaside_invalidate('any')",
+                "SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots WHERE slot_name = 'lookaside'",
+            )
+            return needed[0] in replica.run("SELECT name FROM pg_ls_waldir()")
+
+        eventually(has_log_of_slot, "the standby has the log that the slot needs", READ_TIMEOUT_S)
+
+    def has_applied_all(self) -> bool:
+        """Whether a replica, whose primary is dead, has received all that was sent to it. A promotion applies that."""
+        return not self.run("SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming'")
 
     def create_account(self) -> str:
         """An account that the rights of an invalidator are given to: the one that it has."""

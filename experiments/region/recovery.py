@@ -122,6 +122,16 @@ FAULTS = (
         "the kill; commits go on at the standby, and the position is lost",
     ),
     Fault(
+        "failover_under_load_with_the_slot",
+        "the primary is killed, a synchronous standby is given its slot and promoted",
+        "the kill; commits go on at the standby",
+    ),
+    Fault(
+        "failover_under_load_with_a_copied_slot",
+        "the primary is killed, a synchronous standby that has copied the slot is promoted (PostgreSQL 18)",
+        "the kill; commits go on at the standby",
+    ),
+    Fault(
         "failover_without_the_last_commits_without_keys",
         "the primary is killed, whose last commits, without keys, the replica lacks",
         "the kill",
