@@ -46,11 +46,8 @@ class PostgresServer(Postgres):
         return cls(directory, server_id=2, primary=primary, settings=("wal_keep_size=64MB",))
 
     def wait_for_replica(self, replica: "PostgresServer") -> None:
-        """From now on readers see a commit when that replica has written it (a synchronous standby)."""
-        # The name of a standby that is given none. `*` would be the invalidator's, too.
-        self.run("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'", "SELECT pg_reload_conf()")
-        state = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'walreceiver'"
-        eventually(lambda: self.run(state) == [("sync",)], "commits wait for the standby", READ_TIMEOUT_S)
+        """From now on readers see a commit when that replica has written it. It can be given the slot."""
+        self.wait_until_synchronous()
 
         def has_log_of_slot() -> bool:
             # Where decoding begins for the slot, which the primary has on disk. With each checkpoint, and each delete
@@ -63,6 +60,13 @@ class PostgresServer(Postgres):
             return needed[0] in replica.run("SELECT name FROM pg_ls_waldir()")
 
         eventually(has_log_of_slot, "the standby has the log that the slot needs", READ_TIMEOUT_S)
+
+    def wait_until_synchronous(self) -> None:
+        """From now on readers see a commit when the standby has written it."""
+        # The name of a standby that is given none. `*` would be the invalidator's, too.
+        self.run("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'", "SELECT pg_reload_conf()")
+        state = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'walreceiver'"
+        eventually(lambda: self.run(state) == [("sync",)], "commits wait for the standby", READ_TIMEOUT_S)
 
     def has_applied_all(self) -> bool:
         """Whether a replica, whose primary is dead, has received all that was sent to it. A promotion applies that."""

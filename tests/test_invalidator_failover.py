@@ -257,6 +257,32 @@ def test_failover_under_load_with_a_copied_slot(is_behind, flushable_clusters, t
     check_failover_with_the_slot(kind, flushable_clusters, tmp_path, request, "shared", is_behind)
 
 
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True, scope="module")
+def test_failover_to_a_standby_without_the_log_of_the_slot(kind, flushable_clusters, tmp_path, request):
+    """The standby was made while the invalidator was down, from a backup. It never had the log at which decoding begins
+    for the slot that it is given, and its server says so only to the reader. Nothing can be read from that slot any
+    more: the position is lost. The invalidator tried again each second, for ever, and deleted nothing."""
+    primary = kind(tmp_path)
+    replica = None
+    try:
+        with running_region(primary, flushable_clusters, tmp_path, request) as region:
+            region.fill()
+            region.invalidator.kill()
+            replica = kind.replicate(primary, tmp_path)
+            primary.wait_until_synchronous()
+            primary.run(primary.change(0))
+            start = time.monotonic()
+            fail_over(region, replica)
+            region.invalidator.start()
+            eventually(lambda: "requested WAL segment" in replica.log(), "the standby lacks the log", 60)
+            eventually(lambda: region.invalidator.running.poll() == 1, "the position is lost", 30)
+            region.start_flushing_invalidator()
+            region.recover(since=start)
+    finally:
+        for server in filter(None, (primary, replica)):
+            server.stop()
+
+
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"], indirect=True, scope="module")
 def test_failover_without_the_last_commits_without_keys(kind, flushable_clusters, tmp_path, request):
     """The position passed them although no replica had them, the renewals of the shared state among them, and was lost

@@ -132,6 +132,11 @@ FAULTS = (
         "the kill; commits go on at the standby",
     ),
     Fault(
+        "failover_to_a_standby_without_the_log_of_the_slot",
+        "the primary is killed, a standby is given its slot, without the log that it needs, and promoted",
+        "the kill; the position is lost",
+    ),
+    Fault(
         "failover_without_the_last_commits_without_keys",
         "the primary is killed, whose last commits, without keys, the replica lacks",
         "the kill",

@@ -50,6 +50,9 @@ pub(super) const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The SQLSTATE of an object in use, such as a slot with a reader.
 pub(super) const OBJECT_IN_USE: &str = "55006";
 
+/// The SQLSTATE of a file that is missing, such as one of the log that was removed.
+pub(super) const UNDEFINED_FILE: &str = "58P01";
+
 const COPY_BOTH_TAG: u8 = b'W';
 
 /// One row, each column as text; `None` is NULL.

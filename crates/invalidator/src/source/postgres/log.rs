@@ -18,7 +18,7 @@ use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use tokio::sync::watch;
 
@@ -35,6 +35,9 @@ pub struct PostgresLog {
     pub(super) shared_slot: Option<SharedSlot>,
     pub(super) coverage: Arc<Mutex<Coverage>>,
     pub(super) read_log: ReadLog,
+    /// Whether the server lacks log that the slot needs, which it does not report. A start from the present replaces the
+    /// slot then.
+    pub(super) has_unreadable_slot: Arc<AtomicBool>,
 }
 
 /// The identity and the timeline of the log that is read; `None` before the first time.
@@ -48,8 +51,17 @@ impl PostgresLog {
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
         let (released, delivered, coverage) = (Arc::default(), Arc::default(), Arc::default());
-        let read_log = Arc::default();
-        PostgresLog { options, network, wall_clock, released, delivered, shared_slot: None, coverage, read_log }
+        PostgresLog {
+            options,
+            network,
+            wall_clock,
+            released,
+            delivered,
+            shared_slot: None,
+            coverage,
+            read_log: Arc::default(),
+            has_unreadable_slot: Arc::default(),
+        }
     }
 
     /// Fails unless the log `identity`, which is on this timeline, is the one that is read. During a failover the

@@ -2,7 +2,7 @@
 //! silent.
 
 use super::{
-    connection::protocol_error,
+    connection::{QueryError, protocol_error},
     lsn::Lsn,
     options::{HEARTBEATS_MISSED_MAX, PostgresOptions},
     replication_stream::{LogMessage, ReplicationStream},
@@ -30,7 +30,7 @@ impl LogStream {
     }
 
     /// The next message, if it has arrived.
-    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, SourceError> {
+    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, QueryError> {
         self.stream.read_ready()
     }
 
@@ -48,7 +48,7 @@ impl LogStream {
         confirmed: Lsn,
         wall_clock: &WallClock,
         wait_until: Option<Instant>,
-    ) -> Result<Option<LogMessage>, SourceError> {
+    ) -> Result<Option<LogMessage>, QueryError> {
         loop {
             let now = Instant::now();
             if now >= self.status_at + STATUS_INTERVAL {
@@ -70,7 +70,7 @@ impl LogStream {
             }
             let silence = self.received_at.elapsed();
             if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
-                return Err(protocol_error(&format!("the server has been silent for {silence:?}")));
+                return Err(protocol_error(&format!("the server has been silent for {silence:?}")).into());
             }
         }
     }

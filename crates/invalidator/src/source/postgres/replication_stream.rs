@@ -48,7 +48,7 @@ impl ReplicationStream {
     }
 
     /// Waits for the next message. May be dropped while it waits: nothing is lost.
-    pub async fn read(&mut self) -> Result<LogMessage, SourceError> {
+    pub async fn read(&mut self) -> Result<LogMessage, QueryError> {
         loop {
             if let Some(message) = self.read_ready()? {
                 return Ok(message);
@@ -58,7 +58,7 @@ impl ReplicationStream {
     }
 
     /// The next message, if it has arrived.
-    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, SourceError> {
+    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, QueryError> {
         loop {
             if let Some(skipping) = &mut self.skipping {
                 let discarded = skipping.remaining.min(self.connection.received.len());
@@ -82,9 +82,9 @@ impl ReplicationStream {
             }
             match self.connection.parse_message()? {
                 None => return Ok(None),
-                Some(Message::CopyData(body)) => return parse_log_message(body.into_bytes()).map(Some),
-                Some(Message::ErrorResponse(body)) => return Err(server_error(&body)?.into()),
-                Some(Message::CopyDone) => return Err(protocol_error("the server ended the stream of its log")),
+                Some(Message::CopyData(body)) => return Ok(Some(parse_log_message(body.into_bytes())?)),
+                Some(Message::ErrorResponse(body)) => return Err(QueryError::Server(server_error(&body)?)),
+                Some(Message::CopyDone) => return Err(protocol_error("the server ended the stream of its log").into()),
                 Some(_) => {}
             }
         }

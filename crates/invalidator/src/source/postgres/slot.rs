@@ -9,6 +9,7 @@
 //! | as we left it | resume | the end of the log | the confirmed position |
 //! | missing | the position is lost, unless an earlier version left a slot ([`legacy_slots`]) | created | created |
 //! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
+//! | unreadable: a promoted standby never had the log it needs | the position is lost, once it is read | replaced after that | the same |
 //! | confirmed beyond the saved position | the position is lost | the end of the log | the confirmed position |
 //! | of a log that ends before the saved position, or whose [timeline](timeline) left the position's before it: a promoted standby | the position is lost | | |
 
@@ -35,6 +36,8 @@ pub(super) struct Server {
     pub identity: String,
     /// Problems that are no reason to stop.
     pub warnings: Vec<String>,
+    /// Whether it was found to lack log that the slot needs, although it does not report the slot as lost.
+    pub has_unreadable_slot: bool,
 }
 
 impl Server {
@@ -77,7 +80,7 @@ impl Server {
                     .into(),
             );
         }
-        Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
+        Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings, has_unreadable_slot: false })
     }
 
     /// Where reading from `start` begins, and the timelines from there on. A cluster may have got all up to
@@ -135,7 +138,7 @@ impl Server {
             };
         }
         match slot {
-            Some(Slot { is_lost: false, confirmed }) => {
+            Some(Slot { is_lost: false, confirmed }) if !self.has_unreadable_slot => {
                 failover_slot::enable(connection, options, self.version).await?;
                 match start {
                     Start::Earliest => Ok(confirmed),

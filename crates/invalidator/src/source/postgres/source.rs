@@ -3,7 +3,7 @@
 use super::{
     assembler::{Anomalies, Assembler},
     catalogue_reader::CatalogueReader,
-    connection::{OBJECT_IN_USE, PostgresConnection, Purpose, QueryError, protocol_error},
+    connection::{OBJECT_IN_USE, PostgresConnection, Purpose, QueryError, UNDEFINED_FILE, protocol_error},
     gate,
     log::{Delivered, PostgresLog, ReadLog},
     log_stream::{LogStream, STATUS_INTERVAL},
@@ -22,7 +22,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ pub struct PostgresSource {
     options: PostgresOptions,
     wall_clock: WallClock,
     server: Server,
+    has_unreadable_slot: Arc<AtomicBool>,
     released: Arc<AtomicU64>,
     delivered: Delivered,
     read_log: ReadLog,
@@ -66,9 +67,11 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage, read_log } = log;
+        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage, read_log, .. } =
+            log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
-        let server = Server::inspect(&mut connection, options).await?;
+        let mut server = Server::inspect(&mut connection, options).await?;
+        server.has_unreadable_slot = log.has_unreadable_slot.load(Relaxed);
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
@@ -80,6 +83,10 @@ impl PostgresSource {
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
         let is_resumed = matches!(start, Start::At(_));
+        if !is_resumed {
+            // It was replaced.
+            log.has_unreadable_slot.store(false, Relaxed);
+        }
         if !is_resumed || newest.lsn < from {
             // If it is not resumed, no cluster has a position in this part of the log.
             *delivered.lock() = timelines.position(from);
@@ -98,6 +105,7 @@ impl PostgresSource {
             options: options.clone(),
             wall_clock: wall_clock.clone(),
             server,
+            has_unreadable_slot: log.has_unreadable_slot.clone(),
             released: released.clone(),
             delivered: delivered.clone(),
             read_log: read_log.clone(),
@@ -133,6 +141,21 @@ impl PostgresSource {
         self.anomalies + self.assembler.anomalies()
     }
 
+    /// An error of the stream. One of a missing file means that the server does not have the log that the slot needs, and
+    /// never will: a standby that was made after that log was written, and then promoted. It does not report the slot as
+    /// lost, since it has removed nothing.
+    fn explain(&self, error: QueryError) -> SourceError {
+        match error {
+            QueryError::Server(error) if error.code == UNDEFINED_FILE => {
+                self.has_unreadable_slot.store(true, Relaxed);
+                let slot = &self.options.slot;
+                let why = format!("the server lacks the log that the replication slot {slot} needs ({error})");
+                SourceError::PositionLost { position: self.position(), why }
+            }
+            error => error.into(),
+        }
+    }
+
     async fn open_stream(&mut self) -> Result<(), SourceError> {
         if self.stream.is_none() {
             let mut connection = self.open_replication().await?;
@@ -155,7 +178,7 @@ impl PostgresSource {
                     slot_reader::check(&mut queries, &self.options, shared).await?;
                     return Err(error.into());
                 }
-                started => started?,
+                started => started.map_err(|error| self.explain(error))?,
             };
             self.check_confirmed().await?;
             self.stream = Some(LogStream::new(stream));
@@ -223,8 +246,9 @@ impl PostgresSource {
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
-        let Some(mut message) = message else { return Ok(()) };
+        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await;
+        let Some(mut message) = message.map_err(|error| self.explain(error))? else { return Ok(()) };
+        let log = self.stream.as_mut().expect("it was opened");
         let (mut keys, mut messages) = (0, 0);
         loop {
             let ready_before = self.assembler.ready().len();
@@ -252,9 +276,10 @@ impl PostgresSource {
             if !self.assembler.row_tables().needed_types().is_empty() {
                 return Ok(());
             }
-            match log.read_ready()? {
-                Some(more) => message = more,
-                None => return Ok(()),
+            match log.read_ready() {
+                Ok(Some(more)) => message = more,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(self.explain(error)),
             }
         }
     }
