@@ -35,7 +35,14 @@ pub(super) struct ClusterConfiguration {
     /// The server of the region's pool of remote markers; `None` if it has none.
     pub(super) markers: Option<String>,
     pub(super) stored_keys: StoredKeys,
+    /// Whether few deletes are allowed at once (`RateLimitRoute`): the invalidator sends the others again.
+    pub(super) limits_deletes: bool,
 }
+
+/// What stands before the route to servers and gutter if deletes are limited. On average they are not: what is refused
+/// passes when it is sent again.
+const LIMIT_START: &str =
+    r#"{ "type": "RateLimitRoute", "rates": { "deletes_rate": 100, "deletes_burst": 10 }, "target": "#;
 
 /// Under which names servers and the gutter store keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +80,7 @@ impl ClusterConfiguration {
             plain_connections: plan.plain_connections,
             markers: plan.has_marker_pool.then(|| markers_host(cluster / CLUSTERS)),
             stored_keys: StoredKeys::Unchanged,
+            limits_deletes: false,
         }
     }
 
@@ -122,6 +130,7 @@ impl ClusterConfiguration {
             None => ("", ""),
         };
         let (keys_start, keys_end) = self.stored_keys.around();
+        let (limit_start, limit_end) = if self.limits_deletes { (LIMIT_START, "}") } else { ("", "") };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         let spares = match list(&self.spares) {
             none if none.is_empty() => none,
@@ -138,7 +147,7 @@ impl ClusterConfiguration {
                     "wildcard": {{ "inherit": "servers" {spares} }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
-                "route": {markers_start} {lease_start} {keys_start} {{
+                "route": {markers_start} {lease_start} {keys_start} {limit_start} {{
                     "type": "OperationSelectorRoute",
                     "operation_policies": {{
                         "delete": {{
@@ -155,7 +164,7 @@ impl ClusterConfiguration {
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}
-                }} {keys_end} {lease_end} {markers_end}
+                }} {limit_end} {keys_end} {lease_end} {markers_end}
             }}"#,
             servers = list(&self.servers),
             gutters = list(&self.gutters),

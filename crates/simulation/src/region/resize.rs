@@ -22,8 +22,9 @@ const KILLED_MS_MAX: u64 = 3_000;
 const GUTTER_ONE_IN: u8 = 4;
 /// One change in this many concerns the names under which keys are stored.
 const STORED_KEYS_ONE_IN: u8 = 4;
-/// One of the other changes in this many follows one of the spares.
+/// One of the other changes in this many follows one of the spares, and as many one of the limit of deletes.
 const SPARES_ONE_IN: u8 = 4;
+const LIMIT_ONE_IN: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResizedPool {
@@ -75,8 +76,8 @@ impl PoolServers {
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool, or of its gutter, perhaps after its spares, or under which names they store
-    /// keys. They may change again within a second while servers are killed, and the former ones may return.
+    /// Changes the servers of a cluster's pool, or of its gutter, perhaps after its spares or the limit of deletes, or under
+    /// which names they store keys. They may change again within a second while servers are killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
         // From a copy of the generator, and not its next number, which decides between servers and gutter.
         let mut extras = rng.clone();
@@ -87,6 +88,9 @@ impl SimulatedRegion {
             }
             if extras.u8(0..SPARES_ONE_IN) == 0 {
                 self.change_spares(cluster, &mut extras).await;
+            }
+            if extras.u8(0..LIMIT_ONE_IN) == 0 {
+                self.change_limit(cluster, &mut extras).await;
             }
         }
         let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
@@ -115,6 +119,15 @@ impl SimulatedRegion {
                 self.change_servers(cluster, &former, |_| Delivery::random(rng, ROLLOUT)).await;
             }
         }
+    }
+
+    /// Limits the deletes of a cluster, or no longer. From then on they may be late, as routers see the change at moments
+    /// of their own.
+    async fn change_limit(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        self.faults.begin(Some(cluster_name(cluster)), FailedPart::Delivery);
+        let is_limited = !self.configuration(RouterName { cluster, index: 0 }).limits_deletes;
+        let change = move |configuration: &mut ClusterConfiguration| configuration.limits_deletes = is_limited;
+        self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;
     }
 
     /// Lets a cluster store keys under other names, and perhaps under their own ones again.
