@@ -371,8 +371,6 @@ async fn rows_of_transactions_that_are_open_while_their_table_is_published_are_f
     let (server, mut client, rules, mut source) = users(&[]).await;
     client.run("ALTER PUBLICATION lookaside DROP TABLE users").await;
     assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()]);
-    let streams = "SELECT string_agg(pid::text, ' ') FROM pg_stat_replication";
-    let stream = client.one(streams).await;
     let (mut altering, mut open) = (server.client().await, server.client().await);
     // The transaction is newer than the change of the publication, so no snapshot shows that it is open.
     altering.run("BEGIN; ALTER PUBLICATION lookaside ADD TABLE users").await;
@@ -389,11 +387,6 @@ async fn rows_of_transactions_that_are_open_while_their_table_is_published_are_f
     let update = ["UPDATE users SET email = 'b'"];
     assert_eq!(keys_after(&mut client, &mut source, &update).await, ["all", "e:a", "e:b", "u:1"]);
     assert_eq!(rules.statistics.inexpressible.value(), 3);
-    eventually("the log is opened again, as some servers need it", async || {
-        assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0]);
-        (client.one(streams).await != stream).then_some(())
-    })
-    .await;
 }
 
 /// DDL in progress locks its table, and looking at partitions waits for the lock: no delete of any table was sent until

@@ -63,7 +63,7 @@ impl PostgresRecord {
 
     /// The error for operators, with what mends it.
     fn advise(&self, error: QueryError) -> RecordError {
-        let ServerError { code, message } = match error {
+        let ServerError { code, message, .. } = match error {
             QueryError::Server(error) => error,
             QueryError::Source(error) => return reason(error),
         };

@@ -140,8 +140,10 @@ fn value_in(form: Option<&ColumnForm>, value: &Json) -> Result<RowValue<'static>
         }
         (Json::String(text), None) => Ok(RowValue::Text(text.clone().into())),
         (Json::String(text), Some(form)) => read(form, text),
-        (Json::Number(number), None | Some(ColumnForm::Integer | ColumnForm::Decimal { .. })) => match number.as_i128()
-        {
+        (
+            Json::Number(number),
+            None | Some(ColumnForm::Integer | ColumnForm::Bits | ColumnForm::Year | ColumnForm::Decimal { .. }),
+        ) => match number.as_i128() {
             Some(integer) => match form {
                 Some(form) => read(form, &integer.to_string()),
                 None => Ok(RowValue::Integer(integer)),
@@ -178,12 +180,14 @@ mod tests {
     }
     #[test]
     fn values_are_read_as_their_columns_are_declared() {
-        let text = "[[rule]]\ntable = 'app.prices'\nkeys = ['p:{price}', 'n:{name}', 'b:{is_on}', 'c:{code}']\nignore_columns = ['seen']";
+        let text = "[[rule]]\ntable = 'app.prices'\nkeys = ['p:{price}', 'n:{name}', 'b:{is_on}', 'c:{code}', 'f:{flags}', 'y:{year}']\nignore_columns = ['seen']";
         let rules = Rules::parse(text).expect("valid");
         let mut declared = vec![
             (Column::writable("Price"), ColumnForm::Decimal { scale: 2 }),
             (Column::writable("name"), ColumnForm::Text { is_padded: true }),
             (Column::writable("code"), ColumnForm::Other),
+            (Column::writable("flags"), ColumnForm::Bits),
+            (Column::writable("year"), ColumnForm::Year),
             (Column::writable("is_on"), ColumnForm::Boolean),
         ];
         let keys = |declared: &[(Column, ColumnForm)], before: Option<&str>, row: &str| {
@@ -199,6 +203,8 @@ mod tests {
             assert_eq!(keys(&declared, None, &row).expect("good"), ["b:1", "n:Ada", "p:12.50"]);
         }
         assert_eq!(keys(&declared, None, r#"{"price": 12, "name": null, "is_on": null}"#).expect("good"), ["p:12.00"]);
+        let numbers = keys(&declared, None, r#"{"flags": 5, "year": 2026}"#).expect("good");
+        assert_eq!(numbers, ["f:5", "y:2026"]);
         let row = |seen: u32| format!(r#"{{"price": "1", "name": "a", "is_on": false, "seen": {seen}}}"#);
         assert!(keys(&declared, Some(&row(1)), &row(2)).expect("good").is_empty(), "an ignored column is set");
         for (bad, why) in [
@@ -206,6 +212,7 @@ mod tests {
             (r#"{"price": 12.5}"#, "write a decimal as a string"),
             (r#"{"name": 7}"#, "expected text"),
             (r#"{"code": "a"}"#, "only the database"),
+            (r#"{"year": 26}"#, "a year with four digits"),
             (r#"{"is_on": "yes"}"#, "expected true or false"),
         ] {
             let error = keys(&declared, None, bad).expect_err(bad);

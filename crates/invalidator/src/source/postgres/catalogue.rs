@@ -125,27 +125,33 @@ pub(super) async fn load_open_writers(
     connection: &mut PostgresConnection,
     catalogue: &Catalogue,
 ) -> Result<OpenWriters, QueryError> {
-    let mut table_of_oid: BTreeMap<&str, &TableName> = BTreeMap::new();
-    for (name, table) in catalogue {
+    let names: Vec<&TableName> = catalogue.keys().collect();
+    let oids_of = |table: &'_ DeclaredTable| {
         let partitions = table.partitions.iter().filter_map(|partition| partition.split(':').next());
-        table_of_oid.extend(partitions.chain([table.id.as_str()]).map(|oid| (oid, name)));
-    }
+        partitions.chain([table.id.as_str()]).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let places = catalogue
+        .values()
+        .enumerate()
+        .flat_map(|(at, table)| oids_of(table).into_iter().map(move |oid| format!("({oid}::oid, {at})")));
+    let places: Vec<String> = places.collect();
     let mut writers = OpenWriters::new();
-    if table_of_oid.is_empty() {
+    if places.is_empty() {
         return Ok(writers);
     }
-    let oids: Vec<&str> = table_of_oid.keys().copied().collect();
+    // A row for each table, however many partitions a transaction has locked.
     let sql = format!(
-        "SELECT DISTINCT relation, virtualtransaction FROM pg_locks WHERE locktype = 'relation' \
+        "SELECT place.number, string_agg(DISTINCT virtualtransaction, ' ') FROM pg_locks \
+         JOIN (VALUES {}) AS place(oid, number) ON place.oid = relation WHERE locktype = 'relation' \
          AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
          AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') \
-         AND relation IN ({})",
-        oids.join(", ")
+         GROUP BY place.number",
+        places.join(", ")
     );
     for row in connection.query(&sql).await? {
         let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-        if let Some(name) = table_of_oid.get(text(0)) {
-            writers.entry((*name).clone()).or_default().insert(text(1).to_owned());
+        if let Some(name) = text(0).parse().ok().and_then(|at: usize| names.get(at)) {
+            writers.insert((*name).clone(), text(1).split(' ').map(str::to_owned).collect());
         }
     }
     Ok(writers)
@@ -253,24 +259,27 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
          member AS (SELECT node.root, node.columns, m.oid, format('%I.%I', n.nspname, m.relname) AS shown FROM node \
            JOIN pg_class m ON m.oid = node.oid JOIN pg_namespace n ON n.oid = m.relnamespace \
            WHERE m.oid = node.root OR m.relkind IN ('r', 'f')), \
-         part AS (SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, \
-             {is_born} AS is_born FROM node JOIN pg_class c ON c.oid = node.oid WHERE node.oid <> node.root) \
+         members AS (SELECT root, json_agg(shown ORDER BY shown) FILTER (WHERE NOT ({identity})) AS without_identity, \
+             bool_and(relreplident = 'f') AS have_old_rows FROM member JOIN pg_class USING (oid) GROUP BY root), \
+         parts AS (SELECT root, json_agg(shown) AS shown, json_agg(shown) FILTER (WHERE NOT is_born) AS attached FROM ( \
+             SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, {is_born} AS is_born \
+             FROM node JOIN pg_class c ON c.oid = node.oid WHERE node.oid <> node.root) AS part GROUP BY root) \
          SELECT found.schema, found.name, found.oid, found.relkind, found.relpersistence, p.tablename IS NOT NULL, \
            {filter}, {hidden}, \
-           (SELECT json_agg(shown ORDER BY shown) FROM member WHERE root = found.oid AND NOT ({identity})), \
-           (SELECT json_agg(shown) FROM part WHERE root = found.oid), \
+           members.without_identity, parts.shown, \
            EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid \
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
            (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum)) \
              FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
-           (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid), \
+           members.have_old_rows, \
            (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}), \
-           (SELECT json_agg(shown) FROM part WHERE root = found.oid AND NOT is_born), \
+           parts.attached, \
            (SELECT md5(concat_ws(' ', b.oid, b.xmin, \
                (SELECT string_agg(m.oid::text, ' ' ORDER BY m.oid) FROM pg_publication_rel m WHERE m.prpubid = b.oid \
                  AND (m.prrelid = found.oid OR m.prrelid IN (SELECT relid FROM pg_partition_ancestors(found.oid)))), \
                {schema_membership})) FROM pg_publication b WHERE b.pubname = {publication}) \
-         FROM found LEFT JOIN pg_publication_tables p \
+         FROM found LEFT JOIN members ON members.root = found.oid LEFT JOIN parts ON parts.root = found.oid \
+         LEFT JOIN pg_publication_tables p \
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",
         rules = rules_as_values(rules),
         identity = has_identity("member.oid", "member.columns"),

@@ -7,7 +7,6 @@ use super::{
     coverage::Coverage,
     lsn::Lsn,
     options::PostgresOptions,
-    slot,
 };
 use crate::{SourceError, WallClock};
 use lookaside_sync::Mutex;
@@ -26,14 +25,12 @@ pub(super) struct CatalogueReader {
     not_before: Lsn,
     /// When the outbox is to be looked at, and the tables with a rule to be compared with what they were.
     due: Instant,
-    /// Where the log is to be opened again ([`CatalogueReader::take_reopening`]); `None` if it is not.
-    reopen_after: Option<Lsn>,
 }
 
 impl CatalogueReader {
     /// Reads once the log was read up to `not_before`, and then at intervals. `coverage` is what was found before.
     pub fn new(coverage: Arc<Mutex<Coverage>>, not_before: Lsn) -> CatalogueReader {
-        CatalogueReader { coverage, not_before, due: Instant::now(), reopen_after: None }
+        CatalogueReader { coverage, not_before, due: Instant::now() }
     }
 
     /// When the catalogue must be read although no message has arrived, if the log was read up to `read`.
@@ -45,15 +42,6 @@ impl CatalogueReader {
     pub fn is_due(&self, assembler: &mut Assembler) -> bool {
         let due = self.due(assembler.read());
         !assembler.row_tables().needed_types().is_empty() || due.is_some_and(|due| Instant::now() >= due)
-    }
-
-    /// Whether the log must be opened again, if everything up to `returned` was returned. Once for each reason.
-    ///
-    /// Servers before 13.21, 14.18, 15.13, 16.9 and 17.5 may send no changes of a table any more that was added to the
-    /// publication while a transaction was open that had changed it, until the log is opened after its commit (release
-    /// notes: "ALTER PUBLICATION ... ADD TABLE").
-    pub fn take_reopening(&mut self, returned: Lsn) -> bool {
-        self.reopen_after.take_if(|position| returned >= *position).is_some()
     }
 
     /// Reads the types that rows of tables with a rule have, and, if that is due, looks at the outbox and compares the
@@ -90,19 +78,13 @@ impl CatalogueReader {
         self.due = Instant::now() + options.catalogue_interval;
         match found {
             Ok((outboxes, found, writers)) => {
-                let observed = {
-                    let mut coverage = self.coverage.lock();
-                    coverage.observe_outboxes(outboxes, publication);
-                    let observed = coverage.observe(&rules, (&found, &writers), publication, assembler.read());
-                    options.row_rules.statistics.set_uncovered(coverage.uncovered());
-                    options.row_rules.statistics.set_unpublished_outboxes(coverage.unpublished_outboxes());
-                    observed
-                };
-                for (rule, change) in observed.changes {
+                let mut coverage = self.coverage.lock();
+                coverage.observe_outboxes(outboxes, publication);
+                let changes = coverage.observe(&rules, (&found, &writers), publication, assembler.read());
+                options.row_rules.statistics.set_uncovered(coverage.uncovered());
+                options.row_rules.statistics.set_unpublished_outboxes(coverage.unpublished_outboxes());
+                for (rule, change) in changes {
                     assembler.add_unlogged_change(rule, change, wall_clock());
-                }
-                if observed.have_writers_ended {
-                    self.reopen_after = Some(slot::look_up(queries).await?.0);
                 }
                 Ok(())
             }

@@ -50,8 +50,10 @@ pub(super) const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The SQLSTATE of an object in use, such as a slot with a reader.
 pub(super) const OBJECT_IN_USE: &str = "55006";
 
-/// The SQLSTATE of a file that is missing, such as one of the log that was removed.
-pub(super) const UNDEFINED_FILE: &str = "58P01";
+/// The SQLSTATE of a file that is missing, and the function of the server that reports it of a file of its log. The
+/// message may be in any language.
+const UNDEFINED_FILE: &str = "58P01";
+const LOG_FILE_OPENER: &str = "WalSndSegmentOpen";
 
 const COPY_BOTH_TAG: u8 = b'W';
 
@@ -65,6 +67,15 @@ pub struct ServerError {
     pub code: String,
     /// The server's words.
     pub message: String,
+    /// The function of the server that reports it.
+    pub routine: String,
+}
+
+impl ServerError {
+    /// Whether a file of the log is missing.
+    pub(super) fn is_of_missing_log(&self) -> bool {
+        self.code == UNDEFINED_FILE && self.routine == LOG_FILE_OPENER
+    }
 }
 
 impl fmt::Display for ServerError {
@@ -369,13 +380,14 @@ impl PostgresConnection {
 }
 
 pub(super) fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
-    let mut error = ServerError { code: String::new(), message: String::new() };
+    let mut error = ServerError { code: String::new(), message: String::new(), routine: String::new() };
     let mut fields = body.fields();
     while let Some(field) = fields.next().map_err(malformed)? {
         let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
         match field.type_() {
             b'C' => error.code = text,
             b'M' => error.message = text,
+            b'R' => error.routine = text,
             _ => {}
         }
     }

@@ -68,15 +68,8 @@ struct FoundChange {
     emitted_at: Option<Lsn>,
     /// It is repeated when these transactions have ended.
     writers: BTreeSet<String>,
-}
-
-/// What a look at the catalogue has found.
-#[derive(Debug, Default)]
-pub(super) struct Observed {
-    /// The changes to be emitted now, as they may not be in the log.
-    pub changes: Vec<(Arc<Rule>, TableChange)>,
-    /// Whether transactions have ended that were open when a table was added to the publication.
-    pub have_writers_ended: bool,
+    /// Whether `writers` were prepared transactions when the first ones had ended.
+    is_repeated: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,22 +175,17 @@ impl Coverage {
     }
 
     /// Compares `catalogue` with what was seen before, and logs problems that are new. `writers` are open transactions that
-    /// have changed its tables, after it had been read. The log has been read up to `read`.
+    /// have changed its tables, after it had been read. The log has been read up to `read`. Returns the changes to be
+    /// emitted now, as they may not be in the log.
     pub fn observe(
         &mut self,
         rules: &Rules,
         (catalogue, writers): (&Catalogue, &OpenWriters),
         publication: &str,
         read: Lsn,
-    ) -> Observed {
-        let mut observed = Observed::default();
+    ) -> Vec<(Arc<Rule>, TableChange)> {
         for found in self.unacknowledged.iter_mut().filter(|found| !found.writers.is_empty()) {
-            let open = writers.get(&found.table);
-            found.writers.retain(|writer| open.is_some_and(|open| open.contains(writer)));
-            if found.writers.is_empty() {
-                found.emitted_at = None;
-                observed.have_writers_ended = true;
-            }
+            found.await_writers(writers.get(&found.table));
         }
         let former = std::mem::take(&mut self.seen);
         for rule in rules.iter() {
@@ -224,18 +212,26 @@ impl Coverage {
                          counts as changed once more when they have ended (pg_locks.virtualtransaction)"
                     );
                 }
-                self.unacknowledged.push(FoundChange { table, change, emitted_at: None, writers: waits_for });
+                self.unacknowledged.push(FoundChange {
+                    table,
+                    change,
+                    emitted_at: None,
+                    writers: waits_for,
+                    is_repeated: false,
+                });
             }
             self.seen.insert(rule.table.clone(), present);
         }
         // What a rule said that is gone is of no use.
         self.unacknowledged.retain(|found| rule_of(rules, &found.table).is_some());
         self.keep();
-        for found in self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none()) {
-            found.emitted_at = Some(read);
-            observed.changes.extend(rule_of(rules, &found.table).map(|rule| (rule.clone(), found.change)));
-        }
-        observed
+        let emitted = self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none());
+        emitted
+            .filter_map(|found| {
+                found.emitted_at = Some(read);
+                Some((rule_of(rules, &found.table)?.clone(), found.change))
+            })
+            .collect()
     }
 
     /// What may not be in the log, if this process has not seen the table before.
@@ -265,6 +261,23 @@ impl Coverage {
             *kept = tables;
             is_new
         });
+    }
+}
+
+impl FoundChange {
+    /// Finds it again if the transactions that it waits for are no more among those that are `open`. A prepared one has
+    /// another virtual id after a restart of the server, and on some versions from then on that it is prepared. So those
+    /// that are prepared now are waited for, too, once.
+    fn await_writers(&mut self, open: Option<&BTreeSet<String>>) {
+        self.writers.retain(|writer| open.is_some_and(|open| open.contains(writer)));
+        if self.writers.is_empty() {
+            self.emitted_at = None;
+            if !self.is_repeated {
+                self.is_repeated = true;
+                let is_prepared = |writer: &&String| writer.starts_with("-1/");
+                self.writers.extend(open.into_iter().flatten().filter(is_prepared).cloned());
+            }
+        }
     }
 }
 
@@ -399,8 +412,8 @@ mod tests {
         .enumerate()
         {
             let catalogue = found.map(|found| (name.clone(), found)).into_iter().collect();
-            let observed = coverage.observe(&rules, (&catalogue, &OpenWriters::new()), "lookaside", Lsn(step as u64));
-            assert_eq!(observed.changes.first().map(|(_, change)| *change), expected, "step {step}");
+            let changes = coverage.observe(&rules, (&catalogue, &OpenWriters::new()), "lookaside", Lsn(step as u64));
+            assert_eq!(changes.first().map(|(_, change)| *change), expected, "step {step}");
         }
         let mut left = |acknowledged| {
             coverage.acknowledge(Lsn(acknowledged));
@@ -421,10 +434,12 @@ mod tests {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']").expect("valid");
         let name = TableName { schema: "app".into(), name: "users".into() };
         let catalogue = [(name.clone(), found.clone())].into();
-        assert!(writers.is_empty() || coverage.needs_writers(&catalogue) || coverage.unacknowledged.is_empty());
-        let writers = [(name, writers.iter().map(|writer| (*writer).into()).collect())].into();
-        let observed = coverage.observe(&rules, (&catalogue, &writers), "lookaside", Lsn(read));
-        observed.changes.into_iter().map(|(_, change)| change).collect()
+        let writers: OpenWriters = match coverage.needs_writers(&catalogue) {
+            true => [(name, writers.iter().map(|writer| (*writer).into()).collect())].into(),
+            false => OpenWriters::new(),
+        };
+        let changes = coverage.observe(&rules, (&catalogue, &writers), "lookaside", Lsn(read));
+        changes.into_iter().map(|(_, change)| change).collect()
     }
 
     /// The next process, which has what this one wanted to be kept.
@@ -495,6 +510,17 @@ mod tests {
         assert_eq!(changes(&mut coverage, &added, 11), [], "once");
         coverage.acknowledge(Lsn(11));
         assert_eq!(changes(&mut restarted(&coverage), &added, 11), []);
+        // One is prepared, and has another id after a restart of the server.
+        assert_eq!(changes(&mut coverage, &absent, 11), [Unpublished]);
+        assert_eq!(changes_beside(&["3/9"], &mut coverage, &added, 11), [Unpublished]);
+        for repeated in [&[Unpublished][..], &[]] {
+            assert_eq!(changes_beside(&["-1/8", "4/9"], &mut coverage, &added, 11), repeated);
+        }
+        coverage.acknowledge(Lsn(12));
+        assert_eq!(changes_beside(&["-1/9"], &mut coverage, &added, 12), [Unpublished], "it has ended");
+        assert_eq!(changes_beside(&["-1/9"], &mut coverage, &added, 12), [], "it is not one of them");
+        coverage.acknowledge(Lsn(13));
+        assert_eq!(changes(&mut restarted(&coverage), &added, 13), []);
         // It left the publication and is back, between two looks.
         let again = DeclaredTable { membership_digest: "of another row".into(), ..added };
         assert_eq!(changes_beside(&["5/1"], &mut coverage, &again, 12), [SchemaChange]);
@@ -513,8 +539,8 @@ mod tests {
         let writers: OpenWriters = [(name.clone(), ["3/1".to_owned()].into())].into();
         let mut keys_found = |rules: &Rules, found: DeclaredTable, writers: &OpenWriters| {
             let catalogue = [(name.clone(), found)].into();
-            let observed = coverage.observe(rules, (&catalogue, writers), "lookaside", Lsn(1));
-            observed.changes.iter().map(|(rule, _)| rule.templates[0].to_string()).collect::<Vec<_>>()
+            let changes = coverage.observe(rules, (&catalogue, writers), "lookaside", Lsn(1));
+            changes.iter().map(|(rule, _)| rule.templates[0].to_string()).collect::<Vec<_>>()
         };
         let rules = |key| Rules::parse(&format!("[[rule]]\ntable = 'app.users'\nkeys = ['{key}']")).expect("valid");
         let (before, after, none) = (&rules("u:{id}"), &rules("v"), &Rules::default());

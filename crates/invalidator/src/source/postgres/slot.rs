@@ -9,7 +9,7 @@
 //! | as we left it | resume | the end of the log | the confirmed position |
 //! | missing | the position is lost, unless an earlier version left a slot ([`legacy_slots`]) | created | created |
 //! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
-//! | unreadable: a promoted standby never had the log it needs | the position is lost, once it is read | replaced after that | the same |
+//! | unreadable: a promoted standby never had the log it needs | the position is lost, when reading it has failed | replaced after that | the same |
 //! | confirmed beyond the saved position | the position is lost | the end of the log | the confirmed position |
 //! | of a log that ends before the saved position, or whose [timeline](timeline) left the position's before it: a promoted standby | the position is lost | | |
 
@@ -23,7 +23,7 @@ use super::{
     standby,
     timeline::Timelines,
     transactions::{self, LOG_EVERY},
-    version::{VERSION_MIN, VERSION_WITH_MESSAGES},
+    version::{VERSION_MIN, VERSION_WITH_MESSAGES, omits_added_tables},
 };
 use crate::{SourceError, Start};
 use tokio::time::timeout;
@@ -80,6 +80,14 @@ impl Server {
                     .into(),
             );
         }
+        if omits_added_tables(version) && !options.row_rules.current().is_empty() {
+            warnings.push(
+                "this release of PostgreSQL may leave a table out of the log that is added to the publication while a \
+                 transaction is open that has changed it: update it to 13.21, 14.18, 15.13, 16.9, 17.5 or later, or \
+                 restart the invalidator after that"
+                    .into(),
+            );
+        }
         Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings, has_unreadable_slot: false })
     }
 
@@ -127,6 +135,9 @@ impl Server {
             }
             return match slot {
                 None => lost(format!("the replication slot {name} does not exist")),
+                Some(_) if self.has_unreadable_slot => {
+                    lost(format!("the server lacks the log that the replication slot {name} needs"))
+                }
                 Some(Slot { is_lost: true, .. }) => {
                     lost(format!("the server has removed the log that the replication slot {name} needs"))
                 }

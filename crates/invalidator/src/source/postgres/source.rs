@@ -3,7 +3,7 @@
 use super::{
     assembler::{Anomalies, Assembler},
     catalogue_reader::CatalogueReader,
-    connection::{OBJECT_IN_USE, PostgresConnection, Purpose, QueryError, UNDEFINED_FILE, protocol_error},
+    connection::{OBJECT_IN_USE, PostgresConnection, Purpose, QueryError, protocol_error},
     gate,
     log::{Delivered, PostgresLog, ReadLog},
     log_stream::{LogStream, STATUS_INTERVAL},
@@ -141,19 +141,16 @@ impl PostgresSource {
         self.anomalies + self.assembler.anomalies()
     }
 
-    /// An error of the stream. One of a missing file means that the server does not have the log that the slot needs, and
-    /// never will: a standby that was made after that log was written, and then promoted. It does not report the slot as
-    /// lost, since it has removed nothing.
-    fn explain(&self, error: QueryError) -> SourceError {
-        match error {
-            QueryError::Server(error) if error.code == UNDEFINED_FILE => {
-                self.has_unreadable_slot.store(true, Relaxed);
-                let slot = &self.options.slot;
-                let why = format!("the server lacks the log that the replication slot {slot} needs ({error})");
-                SourceError::PositionLost { position: self.position(), why }
-            }
-            error => error.into(),
+    /// Notes whether an error of the stream means that the server lacks the log that the slot needs: a standby that was
+    /// made after that log was written, and then promoted. It has removed nothing, so it does not report the slot as lost.
+    /// The next attempt to resume finds that the position is lost.
+    fn note_unreadable_slot(&self, error: QueryError) -> SourceError {
+        if let QueryError::Server(error) = &error
+            && error.is_of_missing_log()
+        {
+            self.has_unreadable_slot.store(true, Relaxed);
         }
+        error.into()
     }
 
     async fn open_stream(&mut self) -> Result<(), SourceError> {
@@ -178,7 +175,7 @@ impl PostgresSource {
                     slot_reader::check(&mut queries, &self.options, shared).await?;
                     return Err(error.into());
                 }
-                started => started.map_err(|error| self.explain(error))?,
+                started => started.map_err(|error| self.note_unreadable_slot(error))?,
             };
             self.check_confirmed().await?;
             self.stream = Some(LogStream::new(stream));
@@ -237,17 +234,13 @@ impl PostgresSource {
         if !self.assembler.ready().is_empty() {
             return Ok(());
         }
-        // A temporary slot would end.
-        if !self.options.is_slot_temporary && self.catalogue.take_reopening(self.returned.0) {
-            self.reset_stream();
-        }
         self.open_stream().await?;
         let wait_until = self.pause_at();
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
         let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await;
-        let Some(mut message) = message.map_err(|error| self.explain(error))? else { return Ok(()) };
+        let Some(mut message) = message.map_err(|error| self.note_unreadable_slot(error))? else { return Ok(()) };
         let log = self.stream.as_mut().expect("it was opened");
         let (mut keys, mut messages) = (0, 0);
         loop {
@@ -279,7 +272,7 @@ impl PostgresSource {
             match log.read_ready() {
                 Ok(Some(more)) => message = more,
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(self.explain(error)),
+                Err(error) => return Err(self.note_unreadable_slot(error)),
             }
         }
     }
