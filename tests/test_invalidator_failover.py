@@ -278,7 +278,7 @@ def test_failover_to_a_standby_without_the_log_of_the_slot(kind, flushable_clust
             eventually(lambda: region.invalidator.running.poll() == 1, "the position is lost", 30)
             region.start_flushing_invalidator()
             region.recover(since=start)
-            # The first process has put a slot that can be read in its place: one loss for each cluster, and no more.
+            # Another slot has taken its place: one loss for each cluster, and no more.
             confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots"
             before = replica.run(confirmed)
             replica.run(replica.change(1))

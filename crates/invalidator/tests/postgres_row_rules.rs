@@ -342,6 +342,28 @@ async fn a_partition_that_is_attached_with_rows_is_found_in_the_catalogue() {
     assert_eq!(rules.statistics.inexpressible.value(), 4);
 }
 
+/// Each row of the value has another text then, and no row is in the log.
+#[tokio::test]
+async fn a_label_of_an_enum_that_is_renamed_is_found_in_the_catalogue() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client
+        .run(&format!("{POSTGRES_ENUM}; CREATE DOMAIN mood_of_day AS mood; CREATE DOMAIN mood_now AS mood_of_day"))
+        .await;
+    client.run("CREATE TABLE users (id int PRIMARY KEY, feels mood_now); INSERT INTO users VALUES (1, 'ok')").await;
+    let rule = "[[rule]]\ntable = 'public.users'\nkeys = ['f:{feels}']\notherwise = 'flush-cluster'";
+    let (mut client, rules) = set_up(&server, rule).await;
+    let mut source = source(&server, &rules).await;
+    client.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'good'").await;
+    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush()]);
+    client.run("CREATE TYPE other AS ENUM ('a')").await;
+    let others = ["ALTER TYPE other RENAME VALUE 'a' TO 'b'", "DELETE FROM users"];
+    assert_eq!(keys_after(&mut client, &mut source, &others).await, ["f:good"]);
+    look(&mut source).await;
+    assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0]);
+    assert_eq!(rules.statistics.inexpressible.value(), 1);
+}
+
 /// Between two looks at the catalogue; nothing showed it.
 #[tokio::test]
 async fn a_table_that_leaves_the_publication_for_a_moment_is_found_in_the_catalogue() {

@@ -70,6 +70,12 @@ async fn every_problem_of_rules_is_reported_with_what_mends_it() {
     client.run(&rules_setup_sql("lookaside", &good)).await;
     client.run(&rules_setup_sql("lookaside", &good)).await;
     assert_eq!(problems(&good).await, []);
+    client.run("CREATE UNLOGGED TABLE part_2 PARTITION OF parted FOR VALUES FROM (2) TO (3)").await;
+    let found = problems(&good).await;
+    let is_unlogged =
+        |(kind, text): &(ProblemKind, String)| *kind == Warning && text.ends_with("tables: public.part_2");
+    assert!(found.iter().any(is_unlogged), "{found:?}");
+    client.run("DROP TABLE part_2").await;
     client.run("ALTER PUBLICATION lookaside SET TABLE users (id, email) WHERE (id > 3), parted").await;
     let texts: Vec<String> = problems(&good).await.into_iter().map(|(_, text)| text).collect();
     assert!(texts.iter().any(|text| text.contains("row filter (id > 3)")), "{texts:?}");

@@ -53,12 +53,15 @@ pub(super) struct DeclaredTable {
     /// A digest of how the table came into the publication, and of the publication's options: another one if the table
     /// left it meanwhile.
     pub membership_digest: String,
+    /// The partitions that are in no log: `UNLOGGED` ones and foreign tables.
+    pub unlogged: Vec<String>,
     /// Whether tables inherit from it that are no partitions.
     pub is_inherited: bool,
     /// Whether old rows, of all its partitions too, have all values.
     pub has_old_rows: bool,
-    /// A digest of the names and types of its columns, and of the transactions that declared them last: ALTER COLUMN
-    /// TYPE rewrites all values also if the type stays the same, and the log has nothing of that.
+    /// A digest of the names and types of its columns, of the transactions that declared them last, and of the labels of
+    /// enums: ALTER COLUMN TYPE rewrites all values also if the type stays the same, and ALTER TYPE RENAME VALUE changes
+    /// them. The log has nothing of either.
     pub columns_digest: String,
     /// Its columns, if they were read.
     pub columns: Vec<DeclaredColumn>,
@@ -223,6 +226,7 @@ impl DeclaredTable {
             has_all_changes: is_true(13),
             attached: texts(row, 14)?.into_iter().collect(),
             membership_digest: text(15).unwrap_or_default(),
+            unlogged: texts(row, 16)?,
             columns: Vec::new(),
         })
     }
@@ -259,9 +263,10 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
          member AS (SELECT node.root, node.columns, m.oid, format('%I.%I', n.nspname, m.relname) AS shown FROM node \
            JOIN pg_class m ON m.oid = node.oid JOIN pg_namespace n ON n.oid = m.relnamespace \
            WHERE m.oid = node.root OR m.relkind IN ('r', 'f')), \
-         members AS (SELECT root, json_agg(shown ORDER BY shown) FILTER (WHERE NOT ({identity})) AS without_identity, \
-             bool_and(relreplident = 'f') AS have_old_rows FROM member JOIN pg_class USING (oid) GROUP BY root), \
-         parts AS (SELECT root, json_agg(shown) AS shown, json_agg(shown) FILTER (WHERE NOT is_born) AS attached FROM ( \
+         members AS MATERIALIZED (SELECT root, json_agg(shown ORDER BY shown) FILTER (WHERE NOT ({identity})) AS without_identity, \
+             bool_and(relreplident = 'f') AS have_old_rows, \
+             json_agg(shown ORDER BY shown) FILTER (WHERE relpersistence <> 'p' OR relkind = 'f') AS unlogged FROM member JOIN pg_class USING (oid) GROUP BY root), \
+         parts AS MATERIALIZED (SELECT root, json_agg(shown) AS shown, json_agg(shown) FILTER (WHERE NOT is_born) AS attached FROM ( \
              SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, {is_born} AS is_born \
              FROM node JOIN pg_class c ON c.oid = node.oid WHERE node.oid <> node.root) AS part GROUP BY root) \
          SELECT found.schema, found.name, found.oid, found.relkind, found.relpersistence, p.tablename IS NOT NULL, \
@@ -269,15 +274,21 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
            members.without_identity, parts.shown, \
            EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid \
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
-           (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum)) \
-             FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
+           md5(concat((SELECT string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum) \
+               FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
+             (WITH RECURSIVE used(id) AS (SELECT atttypid FROM pg_attribute \
+                 WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped \
+               UNION SELECT t.typbasetype FROM used JOIN pg_type t ON t.oid = used.id WHERE t.typtype = 'd') \
+               SELECT string_agg(concat_ws(' ', e.oid, quote_literal(e.enumlabel)), ',' ORDER BY e.oid) \
+               FROM pg_enum e JOIN used ON used.id = e.enumtypid))), \
            members.have_old_rows, \
            (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}), \
            parts.attached, \
            (SELECT md5(concat_ws(' ', b.oid, b.xmin, \
                (SELECT string_agg(m.oid::text, ' ' ORDER BY m.oid) FROM pg_publication_rel m WHERE m.prpubid = b.oid \
                  AND (m.prrelid = found.oid OR m.prrelid IN (SELECT relid FROM pg_partition_ancestors(found.oid)))), \
-               {schema_membership})) FROM pg_publication b WHERE b.pubname = {publication}) \
+               {schema_membership})) FROM pg_publication b WHERE b.pubname = {publication}), \
+           members.unlogged \
          FROM found LEFT JOIN members ON members.root = found.oid LEFT JOIN parts ON parts.root = found.oid \
          LEFT JOIN pg_publication_tables p \
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",

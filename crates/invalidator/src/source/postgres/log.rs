@@ -11,6 +11,7 @@ use super::{
     slot::{self, Server},
     slot_reader::{IsActive, SharedSlot},
     source::PostgresSource,
+    timeline::ReadLog,
 };
 use crate::{CommitLog, LogDistance, LogLookup, OpenedSource, Position, SourceError, Start, WallClock};
 use lookaside_client::Network;
@@ -18,7 +19,7 @@ use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tokio::sync::watch;
 
@@ -35,13 +36,10 @@ pub struct PostgresLog {
     pub(super) shared_slot: Option<SharedSlot>,
     pub(super) coverage: Arc<Mutex<Coverage>>,
     pub(super) read_log: ReadLog,
-    /// Whether the server lacks log that the slot needs, which it does not report. A start from the present replaces the
-    /// slot then.
-    pub(super) has_unreadable_slot: Arc<AtomicBool>,
+    /// The log in which what the slot needs is missing, though its server does not report that. A start from the present
+    /// replaces the slot then.
+    pub(super) unreadable: ReadLog,
 }
-
-/// The identity and the timeline of the log that is read; `None` before the first time.
-pub(super) type ReadLog = Arc<Mutex<Option<(String, Option<u32>)>>>;
 
 /// The newest position that was given to clusters, which skip what comes before theirs.
 pub(super) type Delivered = Arc<Mutex<LogPosition>>;
@@ -60,7 +58,7 @@ impl PostgresLog {
             shared_slot: None,
             coverage,
             read_log: Arc::default(),
-            has_unreadable_slot: Arc::default(),
+            unreadable: Arc::default(),
         }
     }
 

@@ -130,6 +130,13 @@ pub(super) fn check_coverage(
         );
         add(ProblemKind::Warning, why);
     }
+    if !table.unlogged.is_empty() {
+        let why = format!(
+            "has partitions whose rows are in no log, as they are UNLOGGED or foreign tables: {}",
+            table.unlogged.join(", ")
+        );
+        add(ProblemKind::Warning, why);
+    }
     if table.is_inherited {
         let why = "has tables that inherit from it: their rows need rules of their own";
         add(ProblemKind::Warning, why.into());

@@ -21,7 +21,7 @@ use super::{
     setup,
     slot_reader::{self, SharedSlot},
     standby,
-    timeline::Timelines,
+    timeline::{ReadLog, Timelines},
     transactions::{self, LOG_EVERY},
     version::{VERSION_MIN, VERSION_WITH_MESSAGES, omits_added_tables},
 };
@@ -36,8 +36,9 @@ pub(super) struct Server {
     pub identity: String,
     /// Problems that are no reason to stop.
     pub warnings: Vec<String>,
-    /// Whether it was found to lack log that the slot needs, although it does not report the slot as lost.
-    pub has_unreadable_slot: bool,
+    timeline: Option<u32>,
+    /// The log that was found to lack what the slot needs, although its server does not report the slot as lost.
+    pub unreadable: ReadLog,
 }
 
 impl Server {
@@ -48,6 +49,7 @@ impl Server {
     ) -> Result<Server, SourceError> {
         let row = first_row(connection, "IDENTIFY_SYSTEM").await?;
         let (system, database) = (column(&row, 0)?, column(&row, 3)?);
+        let timeline = column(&row, 1)?.parse().ok();
         let version = connection.query_one("SHOW server_version_num").await?;
         let version =
             version.and_then(|text| text.parse().ok()).ok_or_else(|| protocol_error("a malformed version"))?;
@@ -88,7 +90,13 @@ impl Server {
                     .into(),
             );
         }
-        Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings, has_unreadable_slot: false })
+        Ok(Server {
+            version,
+            identity: format!("postgres:{system}/{database}"),
+            warnings,
+            timeline,
+            unreadable: ReadLog::default(),
+        })
     }
 
     /// Where reading from `start` begins, and the timelines from there on. A cluster may have got all up to
@@ -135,7 +143,7 @@ impl Server {
             }
             return match slot {
                 None => lost(format!("the replication slot {name} does not exist")),
-                Some(_) if self.has_unreadable_slot => {
+                Some(_) if self.has_unreadable_slot() => {
                     lost(format!("the server lacks the log that the replication slot {name} needs"))
                 }
                 Some(Slot { is_lost: true, .. }) => {
@@ -149,7 +157,7 @@ impl Server {
             };
         }
         match slot {
-            Some(Slot { is_lost: false, confirmed }) if !self.has_unreadable_slot => {
+            Some(Slot { is_lost: false, confirmed }) if !self.has_unreadable_slot() => {
                 failover_slot::enable(connection, options, self.version).await?;
                 match start {
                     Start::Earliest => Ok(confirmed),
@@ -158,10 +166,16 @@ impl Server {
             }
             Some(_) => {
                 connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
+                *self.unreadable.lock() = None;
                 create_slot(connection, queries, options, self.version).await
             }
             None => create_slot(connection, queries, options, self.version).await,
         }
+    }
+
+    fn has_unreadable_slot(&self) -> bool {
+        let unreadable = self.unreadable.lock();
+        unreadable.as_ref().is_some_and(|(identity, timeline)| *identity == self.identity && *timeline == self.timeline)
     }
 
     /// The command that starts the stream.

@@ -5,7 +5,7 @@ use super::{
     catalogue_reader::CatalogueReader,
     connection::{OBJECT_IN_USE, PostgresConnection, Purpose, QueryError, protocol_error},
     gate,
-    log::{Delivered, PostgresLog, ReadLog},
+    log::{Delivered, PostgresLog},
     log_stream::{LogStream, STATUS_INTERVAL},
     lsn::{LogPosition, Lsn, lsn_of},
     options::PostgresOptions,
@@ -13,7 +13,7 @@ use super::{
     slot::{self, Server},
     slot_reader::{self, SharedSlot},
     standby,
-    timeline::Timelines,
+    timeline::{ReadLog, Timelines},
 };
 use crate::{Commits, Position, Source, SourceError, Start, WallClock};
 use lookaside_client::Network;
@@ -22,7 +22,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 use tokio::time::Instant;
@@ -38,7 +38,6 @@ pub struct PostgresSource {
     options: PostgresOptions,
     wall_clock: WallClock,
     server: Server,
-    has_unreadable_slot: Arc<AtomicBool>,
     released: Arc<AtomicU64>,
     delivered: Delivered,
     read_log: ReadLog,
@@ -71,7 +70,7 @@ impl PostgresSource {
             log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let mut server = Server::inspect(&mut connection, options).await?;
-        server.has_unreadable_slot = log.has_unreadable_slot.load(Relaxed);
+        server.unreadable = log.unreadable.clone();
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
@@ -83,10 +82,6 @@ impl PostgresSource {
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
         let is_resumed = matches!(start, Start::At(_));
-        if !is_resumed {
-            // It was replaced.
-            log.has_unreadable_slot.store(false, Relaxed);
-        }
         if !is_resumed || newest.lsn < from {
             // If it is not resumed, no cluster has a position in this part of the log.
             *delivered.lock() = timelines.position(from);
@@ -105,7 +100,6 @@ impl PostgresSource {
             options: options.clone(),
             wall_clock: wall_clock.clone(),
             server,
-            has_unreadable_slot: log.has_unreadable_slot.clone(),
             released: released.clone(),
             delivered: delivered.clone(),
             read_log: read_log.clone(),
@@ -148,7 +142,7 @@ impl PostgresSource {
         if let QueryError::Server(error) = &error
             && error.is_of_missing_log()
         {
-            self.has_unreadable_slot.store(true, Relaxed);
+            self.server.unreadable.lock().clone_from(&self.read_log.lock());
         }
         error.into()
     }
