@@ -12,12 +12,11 @@ LIMITED_DELETES = 20
 
 
 @pytest.fixture
-def servers(tmp_path):
-    """Three servers, and one for a fallback."""
-    servers = [Server(f"server-{number}", tmp_path) for number in range(4)]
-    yield servers
-    for server in servers:
-        server.stop()
+def fallback(tmp_path):
+    """A server for what is beyond the limit."""
+    server = Server("fallback", tmp_path)
+    yield server
+    server.stop()
 
 
 def text_with_limit(servers: list[Server], fallback: Server | None = None, **pool) -> str:
@@ -82,10 +81,9 @@ def test_a_limit_of_deletes_does_not_limit_a_change_of_servers(tmp_path, servers
         router.stop()
 
 
-def test_a_fallback_of_deletes_hides_no_copies_that_have_moved(tmp_path, servers):
+def test_a_fallback_of_deletes_hides_no_copies_that_have_moved(tmp_path, servers, fallback):
     """Once the search beyond the limit found the places of the fallback: copies that had moved stayed, without deletes,
     and were read again after a change back."""
-    *_, fallback = servers
     two, three = (text_with_limit(servers[:count], fallback) for count in (2, 3))
     router = start(tmp_path, two)
     try:

@@ -39,8 +39,8 @@ pub(super) struct ClusterConfiguration {
     pub(super) limits_deletes: bool,
 }
 
-/// What stands before the route to servers and gutter if deletes are limited. On average they are not: what is refused
-/// passes when it is sent again.
+/// What stands before the route to servers and gutter if deletes are limited. There are fewer deletes than the rate
+/// allows, but more at once than the burst: those that are refused pass when the invalidator sends them again.
 const LIMIT_START: &str =
     r#"{ "type": "RateLimitRoute", "rates": { "deletes_rate": 100, "deletes_burst": 10 }, "target": "#;
 

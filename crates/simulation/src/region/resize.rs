@@ -76,8 +76,9 @@ impl PoolServers {
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool, or of its gutter, perhaps after its spares or the limit of deletes, or under
-    /// which names they store keys. They may change again within a second while servers are killed, and the former ones may return.
+    /// Changes the servers of a cluster's pool, or of its gutter, perhaps after its spares or the limit of deletes, or
+    /// under which names they store keys. They may change again within a second while servers are killed, and the
+    /// former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
         // From a copy of the generator, and not its next number, which decides between servers and gutter.
         let mut extras = rng.clone();
