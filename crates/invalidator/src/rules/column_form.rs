@@ -12,7 +12,7 @@ pub enum ColumnForm {
     Integer,
     /// A number, which SQL may write in other ways.
     Bits,
-    /// Four digits.
+    /// Four digits, or 0.
     Year,
     /// `true` and `false`, which keys have as 1 and 0.
     Boolean,
@@ -68,6 +68,7 @@ impl ColumnForm {
         Some(match self {
             ColumnForm::Integer => RowValue::Integer(text.parse().ok()?),
             ColumnForm::Bits => RowValue::Integer(text.parse::<u64>().ok()?.into()),
+            ColumnForm::Year if text == "0" => RowValue::Integer(0),
             ColumnForm::Year => RowValue::Integer(numbers(text, '-', [4])?[0].into()),
             ColumnForm::Boolean => RowValue::Integer(match text {
                 "true" => 1,
@@ -105,6 +106,11 @@ impl ColumnForm {
         })
     }
 
+    /// Whether its values may be written as numbers.
+    pub(super) fn is_numeric(&self) -> bool {
+        matches!(self, ColumnForm::Integer | ColumnForm::Bits | ColumnForm::Year | ColumnForm::Decimal { .. })
+    }
+
     /// What a value has to be.
     pub(super) fn expected(&self) -> String {
         let with_fraction = |what: &str, digits: usize| match digits {
@@ -135,12 +141,14 @@ impl ColumnForm {
     }
 }
 
+/// Whether a minus sign is in front of `text`, and the rest.
+fn split_sign(text: &str) -> (bool, &str) {
+    text.strip_prefix('-').map_or((false, text), |rest| (true, rest))
+}
+
 /// The number as a column with `scale` digits after the point has it.
 fn decimal(text: &str, scale: usize) -> Option<String> {
-    let (is_negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
+    let (is_negative, digits) = split_sign(text);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let fraction = fraction.trim_end_matches('0');
     let is_number = !whole.is_empty() && whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit());
@@ -163,10 +171,7 @@ fn date(text: &str) -> Option<Date> {
 
 /// A time, also one below zero or over a day, as MySQL's TIME.
 fn time(text: &str, fraction_digits: usize) -> Option<TimeOfDay> {
-    let (is_negative, text) = match text.strip_prefix('-') {
-        Some(text) => (true, text),
-        None => (false, text),
-    };
+    let (is_negative, text) = split_sign(text);
     let (clock, fraction) = text.split_once('.').unwrap_or((text, ""));
     let fraction = fraction.trim_end_matches('0');
     let hours_width = clock.find(':')?.clamp(2, 3);
@@ -223,6 +228,7 @@ mod tests {
             (ColumnForm::Integer, "-007", "-7"),
             (ColumnForm::Bits, "5", "5"),
             (ColumnForm::Year, "2026", "2026"),
+            (ColumnForm::Year, "0000", "0"),
             (ColumnForm::Boolean, "true", "1"),
             (ColumnForm::Decimal { scale: 2 }, "12.5", "12.50"),
             (ColumnForm::Decimal { scale: 2 }, "-012.500", "-12.50"),
