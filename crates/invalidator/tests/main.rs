@@ -9,6 +9,7 @@ mod mysql_server;
 mod postgres_server;
 mod routers;
 mod row_rules;
+mod watched_postgres;
 
 mod daemon;
 mod delivery;
@@ -38,6 +39,7 @@ mod postgres_rule_check;
 mod postgres_slot;
 mod postgres_source;
 mod postgres_tls;
+mod postgres_unlogged_changes;
 mod refusing_routers;
 mod replay;
 mod retries_and_blocking;

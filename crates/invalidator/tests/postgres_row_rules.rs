@@ -1,62 +1,20 @@
-//! Row rules against a real PostgreSQL: each type, replica identities, partitions, what is not in the log, the gate.
+//! Row rules against a real PostgreSQL: each type, replica identities, partitions, the gate.
 
 use crate::postgres_server::{
-    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
-    remove_absent_standby,
+    DEADLINE, Server, add_absent_standby, eventually, last_position, read_until, remove_absent_standby,
 };
 use crate::row_rules::{
     common_types::{POSTGRES_ENUM, TypedValue, postgres_types},
-    flush, sorted_keys, while_rules_are_loaded,
+    flush, while_rules_are_loaded,
 };
+use crate::watched_postgres::{PARTITIONED, RULE, keys_after, options, parse, set_up, source, users};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     Source as _, Start,
-    rules::{RowRules, Rules},
-    source::postgres::{PostgresOptions, PostgresSource, check_rules, rules_setup_sql},
+    source::postgres::{PostgresOptions, check_rules, rules_setup_sql},
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::timeout;
-
-/// A database that is set up for these rules.
-async fn set_up(server: &Server, rules: &str) -> (Client, Arc<RowRules>) {
-    let mut client = server.set_up().await;
-    let rules = parse(rules);
-    client.run(&rules_setup_sql("lookaside", &rules)).await;
-    (client, RowRules::new(rules))
-}
-
-fn parse(rules: &str) -> Rules {
-    Rules::parse(rules).expect("a valid rule file")
-}
-
-/// A source that looks at the catalogue all the time.
-fn options(server: &Server, rules: &Arc<RowRules>) -> PostgresOptions {
-    let catalogue_interval = Duration::from_millis(20);
-    PostgresOptions { row_rules: rules.clone(), catalogue_interval, ..server.options() }
-}
-
-async fn source(server: &Server, rules: &Arc<RowRules>) -> PostgresSource {
-    let mut source = server.try_source(options(server, rules), Start::Now).await.expect("a source");
-    // The catalogue as it is now is what later ones are compared with.
-    let mut client = server.client().await;
-    client.run("SELECT lookaside_invalidate('begun')").await;
-    read_until(&mut source, "begun").await;
-    source
-}
-
-/// Runs the statements and returns the keys that the log then names, sorted, without repetitions.
-async fn keys_after(client: &mut Client, source: &mut PostgresSource, statements: &[&str]) -> Vec<String> {
-    for statement in statements.iter().chain(&[END]) {
-        client.run(statement).await;
-    }
-    sorted_keys(&read_until(source, "end").await)
-}
-
-/// Lets the source look at the catalogue some times. The log has nothing new.
-async fn look(source: &mut PostgresSource) {
-    let read = timeout(Duration::from_millis(200), source.next(1_000)).await;
-    assert!(read.is_err(), "{read:?}");
-}
 
 /// Types that MySQL does not have.
 const OWN_TYPES: &[TypedValue] = &[
@@ -119,19 +77,6 @@ async fn values_that_other_databases_lack_are_inexpressible() {
     let insert = "INSERT INTO t VALUES (1, 'NaN', 'infinity', '0044-03-15 12:00 BC')";
     assert_eq!(keys_after(&mut client, &mut source, &[insert]).await, ["id:1"]);
     assert_eq!(rules.statistics.inexpressible.value(), 1);
-}
-
-const USERS: &str = "CREATE TABLE users (id int PRIMARY KEY, email text, seen int NOT NULL DEFAULT 0, bio text)";
-
-const RULE: &str = "[[rule]]\ntable = 'public.users'\nkeys = ['u:{id}', 'e:{email}', 'all']\nignore_columns = ['seen']\n\
-    otherwise = 'flush-cluster'";
-
-async fn users(arguments: &[&str]) -> (Server, Client, Arc<RowRules>, PostgresSource) {
-    let server = Server::start(arguments).await;
-    server.client().await.run(USERS).await;
-    let (client, rules) = set_up(&server, RULE).await;
-    let source = source(&server, &rules).await;
-    (server, client, rules, source)
 }
 
 #[tokio::test]
@@ -237,12 +182,6 @@ async fn a_replica_identity_that_is_taken_away_makes_changes_inexpressible() {
     assert_eq!(keys_after(&mut client, &mut source, &mended).await, ["all", "e:c", "e:d", "u:1"]);
 }
 
-const PARTITIONED: &str = "CREATE TABLE users (id int, email text, seen int, bio text) PARTITION BY RANGE (id); \
-    CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (1) TO (100); \
-    CREATE TABLE users_2 (bio text, id int NOT NULL, dropped int, email text, seen int); \
-    ALTER TABLE users_2 DROP dropped; \
-    ALTER TABLE users ATTACH PARTITION users_2 FOR VALUES FROM (100) TO (200)";
-
 #[tokio::test]
 async fn rows_of_partitions_are_rows_of_the_table() {
     let server = Server::start(&[]).await;
@@ -266,199 +205,6 @@ async fn rows_of_partitions_are_rows_of_the_table() {
     assert_eq!(keys_after(&mut client, &mut source, &added).await, [&flush(), "all", "e:e", "u:201"]);
     assert_eq!(rules.statistics.inexpressible.value(), 1);
     assert_eq!(keys_after(&mut client, &mut source, &["TRUNCATE users"]).await[..2], [flush(), "all".into()]);
-}
-
-/// Neither the truncation of a single partition nor its removal is in the log of a table that is published as a whole.
-#[tokio::test]
-async fn partitions_that_are_emptied_or_removed_are_found_in_the_catalogue() {
-    let server = Server::start(&[]).await;
-    server.client().await.run(PARTITIONED).await;
-    let (mut client, rules) = set_up(&server, RULE).await;
-    let mut source = source(&server, &rules).await;
-    for statement in ["TRUNCATE users_1", "ALTER TABLE users DETACH PARTITION users_1", "DROP TABLE users_2"] {
-        client.run(statement).await;
-        assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "{statement}");
-    }
-    let added = "CREATE TABLE users_4 PARTITION OF users FOR VALUES FROM (400) TO (500)";
-    let keys = keys_after(&mut client, &mut source, &[added, "ALTER TABLE users_4 REPLICA IDENTITY FULL"]).await;
-    assert_eq!(keys, [""; 0], "a new one has no rows that were cached");
-    assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 3, 0)]);
-}
-
-/// Its rows were not in the publication before. Those of a partition that is created, or attached empty, are in the log.
-#[tokio::test]
-async fn a_partition_that_is_attached_with_rows_is_found_in_the_catalogue() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(PARTITIONED).await;
-    client.run("ALTER TABLE users ALTER seen SET DEFAULT 0").await;
-    let (mut client, rules) = set_up(&server, RULE).await;
-    let mut source = source(&server, &rules).await;
-    // The rows of the table before it is a partition, and after it.
-    let partition = |number: u32, before: &str, after: &str| {
-        let (low, high) = (number * 100, number * 100 + 100);
-        [
-            format!("CREATE TABLE part_{number} (LIKE users); ALTER TABLE part_{number} REPLICA IDENTITY FULL{before}"),
-            format!("ALTER TABLE users ATTACH PARTITION part_{number} FOR VALUES FROM ({low}) TO ({high}){after}"),
-        ]
-    };
-    for (number, is_one_transaction) in [(3, false), (4, true)] {
-        let [create, attach] = partition(number, &format!("; INSERT INTO part_{number} VALUES ({number}00)"), "");
-        if is_one_transaction {
-            client.run(&format!("BEGIN; {create}; {attach}; COMMIT")).await;
-        } else {
-            client.run(&create).await;
-            client.run(&attach).await;
-        }
-        let found = keys_of(&read_until(&mut source, &flush()).await);
-        assert_eq!(found, [flush(), "all".into()], "in one transaction: {is_one_transaction}");
-    }
-    client
-        .run(
-            "BEGIN; ALTER TABLE users DETACH PARTITION users_2; INSERT INTO users_2 (id) VALUES (101); \
-             ALTER TABLE users ATTACH PARTITION users_2 FOR VALUES FROM (100) TO (200); COMMIT",
-        )
-        .await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "it left for a moment");
-    let [create, attach] = partition(5, "", "");
-    let born = "BEGIN; CREATE TABLE users_6 PARTITION OF users FOR VALUES FROM (600) TO (700); \
-                ALTER TABLE users_6 REPLICA IDENTITY FULL; INSERT INTO users VALUES (600); COMMIT";
-    assert_eq!(keys_after(&mut client, &mut source, &[&create, &attach, born]).await, ["all", "u:600"]);
-    look(&mut source).await;
-    let rows = ["INSERT INTO users VALUES (500)", "DELETE FROM users WHERE id = 300"];
-    assert_eq!(keys_after(&mut client, &mut source, &rows).await, ["all", "u:300", "u:500"]);
-    // A level below: of the whole, and then one that is created in it.
-    let nested = "CREATE TABLE middle (LIKE users) PARTITION BY RANGE (id); \
-                  CREATE TABLE leaf_7 PARTITION OF middle FOR VALUES FROM (700) TO (750); \
-                  ALTER TABLE leaf_7 REPLICA IDENTITY FULL; INSERT INTO middle VALUES (700)";
-    client.run(nested).await;
-    client.run("ALTER TABLE users ATTACH PARTITION middle FOR VALUES FROM (700) TO (800)").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "with its partition");
-    let below = "BEGIN; CREATE TABLE leaf_8 PARTITION OF middle FOR VALUES FROM (750) TO (800); \
-                 ALTER TABLE leaf_8 REPLICA IDENTITY FULL; INSERT INTO users VALUES (750); COMMIT";
-    assert_eq!(keys_after(&mut client, &mut source, &[below]).await, ["all", "u:750"]);
-    look(&mut source).await;
-    assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0]);
-    assert_eq!(rules.statistics.inexpressible.value(), 4);
-}
-
-/// Each row of the value has another text then, and no row is in the log.
-#[tokio::test]
-async fn a_label_of_an_enum_that_is_renamed_is_found_in_the_catalogue() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client
-        .run(&format!("{POSTGRES_ENUM}; CREATE DOMAIN mood_of_day AS mood; CREATE DOMAIN mood_now AS mood_of_day"))
-        .await;
-    client.run("CREATE TABLE users (id int PRIMARY KEY, feels mood_now); INSERT INTO users VALUES (1, 'ok')").await;
-    let rule = "[[rule]]\ntable = 'public.users'\nkeys = ['f:{feels}']\notherwise = 'flush-cluster'";
-    let (mut client, rules) = set_up(&server, rule).await;
-    let mut source = source(&server, &rules).await;
-    client.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'good'").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush()]);
-    client.run("CREATE TYPE other AS ENUM ('a')").await;
-    let others = ["ALTER TYPE other RENAME VALUE 'a' TO 'b'", "DELETE FROM users"];
-    assert_eq!(keys_after(&mut client, &mut source, &others).await, ["f:good"]);
-    look(&mut source).await;
-    assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0]);
-    assert_eq!(rules.statistics.inexpressible.value(), 1);
-}
-
-/// Between two looks at the catalogue; nothing showed it.
-#[tokio::test]
-async fn a_table_that_leaves_the_publication_for_a_moment_is_found_in_the_catalogue() {
-    let (_server, mut client, rules, mut source) = users(&[]).await;
-    for (leave, come_back) in [
-        ("ALTER PUBLICATION lookaside DROP TABLE users", "ALTER PUBLICATION lookaside ADD TABLE users"),
-        (
-            "ALTER PUBLICATION lookaside SET (publish = 'insert')",
-            "ALTER PUBLICATION lookaside SET (publish = 'insert, update, delete, truncate')",
-        ),
-    ] {
-        client.run(&format!("BEGIN; {leave}; {come_back}; COMMIT")).await;
-        assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "{leave}");
-    }
-    client.run("CREATE TABLE others (id int PRIMARY KEY)").await;
-    client.run(&rules_setup_sql("lookaside", &rules.current())).await;
-    let other = ["ALTER PUBLICATION lookaside ADD TABLE others", "VACUUM FULL pg_publication"];
-    assert_eq!(keys_after(&mut client, &mut source, &other).await, [""; 0]);
-    look(&mut source).await;
-    assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0]);
-    assert_eq!(rules.statistics.inexpressible.value(), 2);
-}
-
-/// The log does not have the rows that they have changed before, and they commit after the table was found.
-#[tokio::test]
-async fn rows_of_transactions_that_are_open_while_their_table_is_published_are_found() {
-    let (server, mut client, rules, mut source) = users(&[]).await;
-    client.run("ALTER PUBLICATION lookaside DROP TABLE users").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()]);
-    let (mut altering, mut open) = (server.client().await, server.client().await);
-    // The transaction is newer than the change of the publication, so no snapshot shows that it is open.
-    altering.run("BEGIN; ALTER PUBLICATION lookaside ADD TABLE users").await;
-    open.run("BEGIN; INSERT INTO users VALUES (1, 'a')").await;
-    altering.run("COMMIT").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "it is published");
-    assert_eq!(keys_after(&mut client, &mut source, &[]).await, [""; 0], "the transaction is open");
-    open.run("COMMIT").await;
-    assert_eq!(
-        keys_of(&read_until(&mut source, &flush()).await),
-        [flush(), "all".into()],
-        "its row was not in the log"
-    );
-    let update = ["UPDATE users SET email = 'b'"];
-    assert_eq!(keys_after(&mut client, &mut source, &update).await, ["all", "e:a", "e:b", "u:1"]);
-    assert_eq!(rules.statistics.inexpressible.value(), 3);
-}
-
-/// DDL in progress locks its table, and looking at partitions waits for the lock: no delete of any table was sent until
-/// it was over.
-#[tokio::test]
-async fn a_table_that_is_locked_delays_no_deletes() {
-    let server = Server::start(&[]).await;
-    server.client().await.run(PARTITIONED).await;
-    let (mut client, rules) = set_up(&server, RULE).await;
-    let mut source = source(&server, &rules).await;
-    let mut altering = server.client().await;
-    altering.run("BEGIN; ALTER TABLE users ADD COLUMN extra int; ALTER TABLE users_2 RENAME TO users_b").await;
-    let read = keys_after(&mut client, &mut source, &["SELECT lookaside_invalidate('during')"]);
-    let keys = timeout(server.options().reply_wait_max / 2, read).await.expect("the reader does not wait for the lock");
-    assert_eq!(keys, ["during"]);
-    altering.run("COMMIT").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()]);
-}
-
-/// A table that was created again is not in the publication: nothing in the log told, and its changes deleted nothing.
-#[tokio::test]
-async fn tables_whose_changes_are_not_in_the_log_are_found_in_the_catalogue() {
-    let (_server, mut client, rules, mut source) = users(&[]).await;
-    let steps = [
-        "ALTER TABLE users ADD COLUMN extra int",
-        "ALTER TABLE users RENAME email TO mail",
-        "ALTER TABLE users RENAME mail TO email",
-        "ALTER TABLE users ALTER COLUMN extra TYPE bigint",
-        "ALTER TABLE users DROP COLUMN extra",
-        "ALTER TABLE users RENAME TO users_old",
-        "ALTER TABLE users_old RENAME TO users",
-        "DROP TABLE users",
-    ];
-    for statement in steps {
-        client.run(statement).await;
-        assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "{statement}");
-    }
-    let unseen = [USERS, "INSERT INTO users VALUES (1, 'a')"];
-    assert_eq!(keys_after(&mut client, &mut source, &unseen).await, [""; 0]);
-    client.run(&rules_setup_sql("lookaside", &rules.current())).await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "what was not seen");
-    let seen = ["UPDATE users SET email = 'b'"];
-    assert_eq!(keys_after(&mut client, &mut source, &seen).await, ["all", "e:a", "e:b", "u:1"]);
-    for publish in ["insert, delete, truncate", "insert, update, delete, truncate"] {
-        client.run(&format!("ALTER PUBLICATION lookaside SET (publish = '{publish}')")).await;
-        assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "{publish}");
-    }
-    client.run("ALTER PUBLICATION lookaside SET TABLE lookaside_outbox, users WHERE (id > 7)").await;
-    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "a row filter");
-    assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 12, 0)]);
 }
 
 /// Rows are read long after their table was altered. They must not get its present columns.

@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     fn seen(digest: &str) -> SeenTables {
-        let stored = serde_json::json!({ "format": 2, "tables": [["app", "users", digest, "p", true]] });
+        let stored = serde_json::json!({ "format": 3, "tables": [["app", "users", digest, "p", true]] });
         SeenTables::parse(&stored).expect("well-formed").expect("of this version")
     }
 
@@ -118,12 +118,12 @@ mod tests {
     async fn a_malformed_file_is_refused_and_one_of_another_version_is_unknown() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = TableStore::new(directory.path(), None);
-        for malformed in ["", "{", "{}", r#"{"format":2,"tables":[7]}"#, &" ".repeat(2 << 20)] {
+        for malformed in ["", "{", "{}", r#"{"format":3,"tables":[7]}"#, &" ".repeat(2 << 20)] {
             fs::write(directory.path().join(FILE), malformed).expect("written");
             let why = store.load().expect_err("refused");
             assert!(why.contains(FILE) && why.contains("move the file away"), "{why}");
         }
-        fs::write(directory.path().join(FILE), r#"{"format":3}"#).expect("written");
+        fs::write(directory.path().join(FILE), r#"{"format":4}"#).expect("written");
         assert_eq!(store.load(), Ok(SeenTables::default()));
     }
 

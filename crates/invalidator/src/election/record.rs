@@ -212,7 +212,7 @@ mod tests {
             prepared,
         };
         let positions = [("one".to_owned(), saved(Some(prepared))), ("two".to_owned(), saved(None))].into();
-        let stored = serde_json::json!({ "format": 2, "tables": [["app", "users", "s", "p", true]] });
+        let stored = serde_json::json!({ "format": 3, "tables": [["app", "users", "s", "p", true]] });
         let tables = SeenTables::parse(&stored).expect("well-formed");
         let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
         let (lost, options) = (["one".to_owned()].into(), Some(options));
@@ -234,14 +234,14 @@ mod tests {
 
     #[test]
     fn tables_of_another_version_are_unknown() {
-        for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":3}}"#] {
+        for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":4}}"#] {
             assert_eq!(parse(text), Ok(ElectionRecord::default()), "{text}");
         }
     }
 
     #[test]
     fn malformed_states_are_refused() {
-        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":2}}"#] {
+        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":3}}"#] {
             assert!(parse(text).expect_err(text).0.contains("malformed"), "{text}");
         }
         let newer = parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");

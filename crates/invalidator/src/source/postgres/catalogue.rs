@@ -22,10 +22,6 @@ const VERSION_WITH_FILTERS: u32 = 150_000;
 /// Tables with a rule, by name. One that is missing does not exist.
 pub(super) type Catalogue = BTreeMap<TableName, DeclaredTable>;
 
-/// Open transactions that may have changed a table, by its name; each by its virtual id, as in `pg_locks`. A table without
-/// any is missing.
-pub(super) type OpenWriters = BTreeMap<TableName, BTreeSet<String>>;
-
 /// A table, and what of it the log has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeclaredTable {
@@ -122,54 +118,15 @@ pub(super) async fn load(
     Ok(catalogue)
 }
 
-/// Reads which open transactions may have changed rows of the tables of `catalogue`, or of their partitions: they hold a
-/// lock until they have ended and others see what they did, also if they are prepared.
-pub(super) async fn load_open_writers(
-    connection: &mut PostgresConnection,
-    catalogue: &Catalogue,
-) -> Result<OpenWriters, QueryError> {
-    let names: Vec<&TableName> = catalogue.keys().collect();
-    let oids_of = |table: &'_ DeclaredTable| {
-        let partitions = table.partitions.iter().filter_map(|partition| partition.split(':').next());
-        partitions.chain([table.id.as_str()]).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let places = catalogue
-        .values()
-        .enumerate()
-        .flat_map(|(at, table)| oids_of(table).into_iter().map(move |oid| format!("({oid}::oid, {at})")));
-    let places: Vec<String> = places.collect();
-    let mut writers = OpenWriters::new();
-    if places.is_empty() {
-        return Ok(writers);
-    }
-    // A row for each table, however many partitions a transaction has locked.
-    let sql = format!(
-        "SELECT place.number, string_agg(DISTINCT virtualtransaction, ' ') FROM pg_locks \
-         JOIN (VALUES {}) AS place(oid, number) ON place.oid = relation WHERE locktype = 'relation' \
-         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-         AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') \
-         GROUP BY place.number",
-        places.join(", ")
-    );
-    for row in connection.query(&sql).await? {
-        let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-        if let Some(name) = text(0).parse().ok().and_then(|at: usize| names.get(at)) {
-            writers.insert((*name).clone(), text(1).split(' ').map(str::to_owned).collect());
-        }
-    }
-    Ok(writers)
-}
-
 /// Those of `partitions`, as in [`DeclaredTable::partitions`], that have rows, or partitions with rows.
 pub(super) async fn load_filled(
     connection: &mut PostgresConnection,
     partitions: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, QueryError> {
-    let oids: BTreeSet<&str> = partitions.iter().filter_map(|partition| partition.split(':').next()).collect();
-    if oids.is_empty() {
+    if partitions.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let oids: Vec<&str> = oids.into_iter().collect();
+    let oids: Vec<&str> = partitions.iter().map(|partition| id_of(partition)).collect();
     let sql = format!(
         "SELECT id FROM unnest(ARRAY[{}]::oid[]) AS id WHERE EXISTS (SELECT FROM pg_partition_tree(id) \
          WHERE isleaf AND pg_relation_size(relid) > 0)",
@@ -177,7 +134,7 @@ pub(super) async fn load_filled(
     );
     let rows = connection.query(&sql).await?;
     let filled: BTreeSet<String> = rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
-    let is_filled = |partition: &&String| partition.split(':').next().is_some_and(|oid| filled.contains(oid));
+    let is_filled = |partition: &&String| filled.contains(id_of(partition));
     Ok(partitions.iter().filter(is_filled).cloned().collect())
 }
 
@@ -206,7 +163,17 @@ pub(super) async fn load_unpublished_outboxes(
     Ok(connection.query(&sql).await?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
 }
 
+/// The id of one of [`DeclaredTable::partitions`].
+fn id_of(partition: &str) -> &str {
+    partition.split(':').next().unwrap_or_default()
+}
+
 impl DeclaredTable {
+    /// The ids of the table and of all its partitions.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        [self.id.as_str()].into_iter().chain(self.partitions.iter().map(|partition| id_of(partition)))
+    }
+
     /// Reads a row of [`tables_sql`].
     fn read(row: &Row) -> Result<DeclaredTable, SourceError> {
         let text = |at: usize| row.get(at).cloned().flatten();
@@ -238,7 +205,8 @@ impl DeclaredTable {
 const BORN_AS_PARTITION: &str = "EXISTS (SELECT FROM pg_type y JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 \
      WHERE y.oid = c.reltype AND y.xmin = node.link AND a.xmin = y.xmin AND a.cmin = y.cmin)";
 
-/// The query of the tables of `rules`.
+/// The query of the tables of `rules`. What is of partitions is computed once for all rules: looks are frequent, and tables may
+/// have thousands.
 fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
     let (filter, hidden, schema_membership) = match version >= VERSION_WITH_FILTERS {
         true => (
@@ -263,11 +231,13 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
          member AS (SELECT node.root, node.columns, m.oid, format('%I.%I', n.nspname, m.relname) AS shown FROM node \
            JOIN pg_class m ON m.oid = node.oid JOIN pg_namespace n ON n.oid = m.relnamespace \
            WHERE m.oid = node.root OR m.relkind IN ('r', 'f')), \
-         members AS MATERIALIZED (SELECT root, json_agg(shown ORDER BY shown) FILTER (WHERE NOT ({identity})) AS without_identity, \
-             bool_and(relreplident = 'f') AS have_old_rows, \
-             json_agg(shown ORDER BY shown) FILTER (WHERE relpersistence <> 'p' OR relkind = 'f') AS unlogged FROM member JOIN pg_class USING (oid) GROUP BY root), \
-         parts AS MATERIALIZED (SELECT root, json_agg(shown) AS shown, json_agg(shown) FILTER (WHERE NOT is_born) AS attached FROM ( \
-             SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, {is_born} AS is_born \
+         members AS MATERIALIZED (SELECT root, bool_and(relreplident = 'f') AS have_old_rows, \
+             json_agg(shown ORDER BY shown) FILTER (WHERE NOT ({identity})) AS without_identity, \
+             json_agg(shown ORDER BY shown) FILTER (WHERE relpersistence <> 'p' OR relkind = 'f') AS unlogged \
+           FROM member JOIN pg_class USING (oid) GROUP BY root), \
+         parts AS MATERIALIZED (SELECT root, json_agg(shown) AS shown, \
+             json_agg(shown) FILTER (WHERE NOT is_born) AS attached \
+           FROM (SELECT node.root, c.oid || ':' || c.relfilenode || ':' || node.links AS shown, {is_born} AS is_born \
              FROM node JOIN pg_class c ON c.oid = node.oid WHERE node.oid <> node.root) AS part GROUP BY root) \
          SELECT found.schema, found.name, found.oid, found.relkind, found.relpersistence, p.tablename IS NOT NULL, \
            {filter}, {hidden}, \

@@ -2,10 +2,11 @@
 
 use super::{
     assembler::Assembler,
-    catalogue::{self, OpenWriters},
+    catalogue,
     connection::{PostgresConnection, QueryError},
     coverage::Coverage,
     lsn::Lsn,
+    open_writers::{self, OpenWriters},
     options::PostgresOptions,
 };
 use crate::{SourceError, WallClock};
@@ -64,12 +65,13 @@ impl CatalogueReader {
         let found = async {
             let outboxes = catalogue::load_unpublished_outboxes(queries, publication, &options.outbox_table).await?;
             let mut found = catalogue::load(queries, publication, &rules).await?;
+            // The size of a partition is looked up if it matters only.
             let attached = self.coverage.lock().newly_attached(&found);
             let filled = catalogue::load_filled(queries, &attached).await?;
             found.values_mut().for_each(|table| table.attached.retain(|partition| filled.contains(partition)));
             let needs_writers = self.coverage.lock().needs_writers(&found);
             let writers = match needs_writers {
-                true => catalogue::load_open_writers(queries, &found).await?,
+                true => open_writers::load(queries, &found).await?,
                 false => OpenWriters::new(),
             };
             Ok((outboxes, found, writers))

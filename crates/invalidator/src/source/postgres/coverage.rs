@@ -35,13 +35,15 @@
 //! Sans-I/O.
 
 use super::{
-    catalogue::{Catalogue, DeclaredTable, OpenWriters},
+    catalogue::{Catalogue, DeclaredTable},
+    found_change::FoundChange,
     lsn::Lsn,
-    rule_check::{check_coverage, publish_problem},
-    seen_tables::{SeenTable, SeenTables, digest},
+    open_writers::OpenWriters,
+    seen_tables::{SeenTable, SeenTables},
     setup::quote_name,
+    table_coverage::{LoggedTable, TableCoverage, Unlogged},
 };
-use crate::rules::{ProblemKind, Rule, Rules, TableChange, TableName};
+use crate::rules::{Rule, Rules, TableChange, TableName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -57,47 +59,6 @@ pub(super) struct Coverage {
     unpublished_outboxes: BTreeSet<String>,
     /// What is to be kept beyond the end of the process; at first, what an earlier one has left.
     kept: watch::Sender<SeenTables>,
-}
-
-/// A change that some cluster may not have acknowledged.
-#[derive(Debug)]
-struct FoundChange {
-    table: TableName,
-    change: TableChange,
-    /// `None` until a source emits it, and again if it must be repeated.
-    emitted_at: Option<Lsn>,
-    /// It is repeated when these transactions have ended.
-    writers: BTreeSet<String>,
-    /// Whether `writers` were prepared transactions when the first ones had ended.
-    is_repeated: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct TableCoverage {
-    /// `None` if the table's changes are not in the log.
-    logged: Option<LoggedTable>,
-    partitions: BTreeSet<String>,
-    /// The partitions with rows that may have been tables before.
-    attached: BTreeSet<String>,
-    /// Why the rule cannot name all keys; empty if it can.
-    problems: Vec<String>,
-}
-
-/// A table whose changes are in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LoggedTable {
-    id: String,
-    /// Digests of its columns, and of how it is in the publication.
-    columns: String,
-    membership: String,
-}
-
-/// What may not be in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Unlogged {
-    change: TableChange,
-    /// Whether the table is in the publication only since then.
-    is_added: bool,
 }
 
 impl Coverage {
@@ -119,10 +80,7 @@ impl Coverage {
     /// Every cluster has saved `position`.
     pub fn acknowledge(&mut self, position: Lsn) {
         let before = self.unacknowledged.len();
-        self.unacknowledged.retain(|found| {
-            // One that was emitted at the position itself may come after it.
-            !found.writers.is_empty() || found.emitted_at.is_none_or(|emitted_at| emitted_at >= position)
-        });
+        self.unacknowledged.retain(|found| !found.is_acknowledged(position));
         if self.unacknowledged.len() != before {
             self.keep();
         }
@@ -200,29 +158,15 @@ impl Coverage {
             };
             if let Some(Unlogged { change, is_added }) = unlogged {
                 let is_same = |known: &mut FoundChange| (&known.table, known.change) == (&rule.table, change);
-                let mut waits_for: BTreeSet<String> =
-                    self.unacknowledged.extract_if(.., is_same).flat_map(|known| known.writers).collect();
-                waits_for.extend(writers.get(&rule.table).filter(|_| is_added).into_iter().flatten().cloned());
-                let table = rule.table.clone();
-                if !waits_for.is_empty() {
-                    let transactions = waits_for.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-                    tracing::info!(
-                        %table, transactions,
-                        "transactions are open that may have changed rows before the table was in the publication; it \
-                         counts as changed once more when they have ended (pg_locks.virtualtransaction)"
-                    );
-                }
-                self.unacknowledged.push(FoundChange {
-                    table,
-                    change,
-                    emitted_at: None,
-                    writers: waits_for,
-                    is_repeated: false,
-                });
+                let known = self.unacknowledged.extract_if(.., is_same).flat_map(|known| known.writers);
+                let added = writers.get(&rule.table).filter(|_| is_added).into_iter().flatten().cloned();
+                let waits_for: BTreeSet<String> = known.chain(added).collect();
+                log_open_writers(rule, &waits_for);
+                self.unacknowledged.push(FoundChange::new(rule.table.clone(), change, waits_for));
             }
             self.seen.insert(rule.table.clone(), present);
         }
-        // What a rule said that is gone is of no use.
+        // Without a rule there is nothing to delete.
         self.unacknowledged.retain(|found| rule_of(rules, &found.table).is_some());
         self.keep();
         let emitted = self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none());
@@ -264,88 +208,20 @@ impl Coverage {
     }
 }
 
-impl FoundChange {
-    /// Finds it again if the transactions that it waits for are no more among those that are `open`. A prepared one has
-    /// another virtual id after a restart of the server, and on some versions from then on that it is prepared. So those
-    /// that are prepared now are waited for, too, once.
-    fn await_writers(&mut self, open: Option<&BTreeSet<String>>) {
-        self.writers.retain(|writer| open.is_some_and(|open| open.contains(writer)));
-        if self.writers.is_empty() {
-            self.emitted_at = None;
-            if !self.is_repeated {
-                self.is_repeated = true;
-                let is_prepared = |writer: &&String| writer.starts_with("-1/");
-                self.writers.extend(open.into_iter().flatten().filter(is_prepared).cloned());
-            }
-        }
-    }
-}
-
-impl LoggedTable {
-    /// `None` if not all changes of `table` are in the log.
-    fn of(table: Option<&DeclaredTable>) -> Option<LoggedTable> {
-        let is_covered = |table: &&DeclaredTable| {
-            table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
-        };
-        table.filter(is_covered).map(|table| LoggedTable {
-            id: table.id.clone(),
-            columns: table.columns_digest.clone(),
-            membership: table.membership_digest.clone(),
-        })
-    }
-}
-
-impl TableCoverage {
-    /// What `catalogue` shows of the table of `rule`.
-    fn of(rule: &Rule, catalogue: &Catalogue, publication: &str) -> TableCoverage {
-        let table = catalogue.get(&rule.table);
-        let mut problems = check_coverage(rule, table, publication);
-        if table.is_some_and(|table| table.is_published && !table.has_all_changes) {
-            problems.push((ProblemKind::LogLacks, publish_problem(publication)));
-        }
-        TableCoverage {
-            logged: LoggedTable::of(table),
-            partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
-            attached: table.map(|table| table.attached.clone()).unwrap_or_default(),
-            problems: problems
-                .into_iter()
-                .filter(|(kind, _)| *kind != ProblemKind::Warning)
-                .map(|(_, why)| why)
-                .collect(),
-        }
-    }
-
-    /// What is kept of it.
-    fn digests(&self) -> SeenTable {
-        SeenTable {
-            schema: self
-                .logged
-                .as_ref()
-                .map(|LoggedTable { id, columns, membership }| digest([id.as_str(), columns, membership])),
-            partitions: digest(self.partitions.iter().map(String::as_str)),
-            is_pending: false,
-        }
-    }
-
-    /// What may not be in the log if the catalogue showed this first and now `present`.
-    fn unlogged_until(&self, present: &TableCoverage) -> Option<Unlogged> {
-        let (before, now) = match (&self.logged, &present.logged) {
-            (None, None) => return None,
-            (Some(before), Some(now)) => (before, now),
-            (_, now) => return Some(Unlogged { change: TableChange::Unpublished, is_added: now.is_some() }),
-        };
-        let has_attached = present.attached.difference(&self.partitions).next().is_some();
-        if before != now || has_attached {
-            let is_added = before.membership != now.membership;
-            return Some(Unlogged { change: TableChange::SchemaChange, is_added });
-        }
-        let is_emptied = !self.partitions.is_subset(&present.partitions);
-        is_emptied.then_some(Unlogged { change: TableChange::Truncate, is_added: false })
-    }
-}
-
 fn rule_of<'r>(rules: &'r Rules, table: &TableName) -> Option<&'r Arc<Rule>> {
     rules.rule(table.schema.as_bytes(), table.name.as_bytes())
+}
+
+fn log_open_writers(rule: &Rule, writers: &BTreeSet<String>) {
+    if writers.is_empty() {
+        return;
+    }
+    let (table, transactions) = (&rule.table, writers.iter().map(String::as_str).collect::<Vec<_>>().join(" "));
+    tracing::info!(
+        %table, transactions,
+        "transactions are open that may have changed rows before the table was in the publication; it counts as changed \
+         once more when they have ended (pg_locks.virtualtransaction)"
+    );
 }
 
 fn log_problems(rule: &Rule, problems: &[String], is_known: bool) {

@@ -11,7 +11,7 @@ use super::{
     slot::{self, Server},
     slot_reader::{IsActive, SharedSlot},
     source::PostgresSource,
-    timeline::ReadLog,
+    timeline::SharedLogId,
 };
 use crate::{CommitLog, LogDistance, LogLookup, OpenedSource, Position, SourceError, Start, WallClock};
 use lookaside_client::Network;
@@ -35,10 +35,10 @@ pub struct PostgresLog {
     /// `None` if no other invalidator may use the slot.
     pub(super) shared_slot: Option<SharedSlot>,
     pub(super) coverage: Arc<Mutex<Coverage>>,
-    pub(super) read_log: ReadLog,
-    /// The log in which what the slot needs is missing, though its server does not report that. A start from the present
-    /// replaces the slot then.
-    pub(super) unreadable: ReadLog,
+    /// The log that is read.
+    pub(super) read_log: SharedLogId,
+    /// The log that lacks what the slot needs, although its server does not report the slot as lost.
+    pub(super) unreadable: SharedLogId,
 }
 
 /// The newest position that was given to clusters, which skip what comes before theirs.
@@ -100,7 +100,7 @@ impl CommitLog for PostgresLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
-            Ok(Server::inspect(&mut connection, &self.options).await?.identity)
+            Ok(Server::inspect(&mut connection, &self.options, &self.unreadable).await?.identity)
         })
     }
 

@@ -14,6 +14,8 @@
 //! transactions.rs      logs which transactions a start waits for
 //! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
 //! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
+//! table_coverage.rs, found_change.rs               what is seen of one table; a change until all have acknowledged it
+//! open_writers.rs      transactions that may have changed a table before it was in the log
 //! seen_tables.rs       what is kept of that beyond the end of a process
 //! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby, and to read a physical one
@@ -38,11 +40,13 @@ mod column_type;
 mod connection;
 mod coverage;
 mod failover_slot;
+mod found_change;
 mod gate;
 mod legacy_slots;
 mod log;
 mod log_stream;
 mod lsn;
+mod open_writers;
 mod options;
 mod pgoutput;
 mod replication_stream;
@@ -55,6 +59,7 @@ mod slot;
 mod slot_reader;
 mod source;
 mod standby;
+mod table_coverage;
 mod timeline;
 mod tls;
 mod transactions;

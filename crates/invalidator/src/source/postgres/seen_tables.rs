@@ -2,7 +2,7 @@
 //! that something has changed since.
 //!
 //! ```text
-//! {"format":2,"tables":[["app","users","9f86d081884c7d65","e3b0c44298fc1c14",false], ...]}
+//! {"format":3,"tables":[["app","users","9f86d081884c7d65","e3b0c44298fc1c14",false], ...]}
 //!           schema, name,   table, columns and publication,  partitions,      whether a change is pending
 //! ```
 
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
 /// The version of the format, and of what the digests are of.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// The most tables; a rule file has no more.
 const TABLES_MAX: usize = 1_000;
 /// How much of a digest is kept.
@@ -134,13 +134,13 @@ mod tests {
         for malformed in [
             serde_json::json!(null),
             serde_json::json!({}),
-            serde_json::json!({ "format": 2 }),
-            serde_json::json!({ "format": 2, "tables": [["a", "b"]] }),
-            serde_json::json!({ "format": 2, "tables": rows }),
+            serde_json::json!({ "format": FORMAT }),
+            serde_json::json!({ "format": FORMAT, "tables": [["a", "b"]] }),
+            serde_json::json!({ "format": FORMAT, "tables": rows }),
         ] {
             assert!(SeenTables::parse(&malformed).is_err(), "{:.60}", malformed.to_string());
         }
-        assert_eq!(SeenTables::parse(&serde_json::json!({ "format": 3, "tables": 7 })), Ok(None));
+        assert_eq!(SeenTables::parse(&serde_json::json!({ "format": FORMAT + 1, "tables": 7 })), Ok(None));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{
     setup,
     slot_reader::{self, SharedSlot},
     standby,
-    timeline::{ReadLog, Timelines},
+    timeline::{SharedLogId, Timelines},
     transactions::{self, LOG_EVERY},
     version::{VERSION_MIN, VERSION_WITH_MESSAGES, omits_added_tables},
 };
@@ -36,16 +36,19 @@ pub(super) struct Server {
     pub identity: String,
     /// Problems that are no reason to stop.
     pub warnings: Vec<String>,
+    /// The timeline of its log.
     timeline: Option<u32>,
-    /// The log that was found to lack what the slot needs, although its server does not report the slot as lost.
-    pub unreadable: ReadLog,
+    /// The log that was found to lack what the slot needs, although its server does not report the slot as lost. `None`
+    /// once the slot was replaced.
+    pub unreadable: SharedLogId,
 }
 
 impl Server {
-    /// Checks the server of `connection`, which is one for replication.
+    /// Checks the server of `connection`, which is one for replication. `unreadable` is what was found of the log before.
     pub async fn inspect(
         connection: &mut PostgresConnection,
         options: &PostgresOptions,
+        unreadable: &SharedLogId,
     ) -> Result<Server, SourceError> {
         let row = first_row(connection, "IDENTIFY_SYSTEM").await?;
         let (system, database) = (column(&row, 0)?, column(&row, 3)?);
@@ -95,7 +98,7 @@ impl Server {
             identity: format!("postgres:{system}/{database}"),
             warnings,
             timeline,
-            unreadable: ReadLog::default(),
+            unreadable: unreadable.clone(),
         })
     }
 
@@ -173,6 +176,7 @@ impl Server {
         }
     }
 
+    /// Whether this server's log was found to lack what the slot needs.
     fn has_unreadable_slot(&self) -> bool {
         let unreadable = self.unreadable.lock();
         unreadable.as_ref().is_some_and(|(identity, timeline)| *identity == self.identity && *timeline == self.timeline)

@@ -13,7 +13,7 @@ use super::{
     slot::{self, Server},
     slot_reader::{self, SharedSlot},
     standby,
-    timeline::{ReadLog, Timelines},
+    timeline::{SharedLogId, Timelines},
 };
 use crate::{Commits, Position, Source, SourceError, Start, WallClock};
 use lookaside_client::Network;
@@ -40,7 +40,7 @@ pub struct PostgresSource {
     server: Server,
     released: Arc<AtomicU64>,
     delivered: Delivered,
-    read_log: ReadLog,
+    read_log: SharedLogId,
     shared_slot: Option<SharedSlot>,
     /// The connection that has a temporary slot, until the log is read on it; `None` if the slot is not temporary.
     slot_connection: Option<PostgresConnection>,
@@ -66,11 +66,19 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage, read_log, .. } =
-            log;
+        let PostgresLog {
+            options,
+            network,
+            wall_clock,
+            released,
+            delivered,
+            shared_slot,
+            coverage,
+            read_log,
+            unreadable,
+        } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
-        let mut server = Server::inspect(&mut connection, options).await?;
-        server.unreadable = log.unreadable.clone();
+        let server = Server::inspect(&mut connection, options, unreadable).await?;
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
@@ -135,19 +143,18 @@ impl PostgresSource {
         self.anomalies + self.assembler.anomalies()
     }
 
-    /// Notes whether an error of the stream means that the server lacks the log that the slot needs: a standby that was
-    /// made after that log was written, and then promoted. It has removed nothing, so it does not report the slot as lost.
-    /// The next attempt to resume finds that the position is lost.
-    fn note_unreadable_slot(&self, error: QueryError) -> SourceError {
-        if let QueryError::Server(error) = &error
+    /// Notes it if an error means that the server lacks the log that the slot needs: a standby that was made after that
+    /// log was written, and then promoted. It has removed nothing, so it does not report the slot as lost. The next
+    /// attempt to resume finds that the position is lost.
+    fn note_unreadable_slot(&self, error: &QueryError) {
+        if let QueryError::Server(error) = error
             && error.is_of_missing_log()
         {
             self.server.unreadable.lock().clone_from(&self.read_log.lock());
         }
-        error.into()
     }
 
-    async fn open_stream(&mut self) -> Result<(), SourceError> {
+    async fn open_stream(&mut self) -> Result<(), QueryError> {
         if self.stream.is_none() {
             let mut connection = self.open_replication().await?;
             standby::check_is_primary(&mut connection).await?;
@@ -167,9 +174,9 @@ impl PostgresSource {
                         tracing::info!(slot, "ended an earlier session, which held the slot");
                     }
                     slot_reader::check(&mut queries, &self.options, shared).await?;
-                    return Err(error.into());
+                    return Err(QueryError::Server(error));
                 }
-                started => started.map_err(|error| self.note_unreadable_slot(error))?,
+                started => started?,
             };
             self.check_confirmed().await?;
             self.stream = Some(LogStream::new(stream));
@@ -223,7 +230,7 @@ impl PostgresSource {
 
     /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on
     /// while more have arrived already.
-    async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
+    async fn read_messages(&mut self, keys_max: usize) -> Result<(), QueryError> {
         self.read_catalogue().await?;
         if !self.assembler.ready().is_empty() {
             return Ok(());
@@ -233,9 +240,8 @@ impl PostgresSource {
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await;
-        let Some(mut message) = message.map_err(|error| self.note_unreadable_slot(error))? else { return Ok(()) };
-        let log = self.stream.as_mut().expect("it was opened");
+        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
+        let Some(mut message) = message else { return Ok(()) };
         let (mut keys, mut messages) = (0, 0);
         loop {
             let ready_before = self.assembler.ready().len();
@@ -263,10 +269,9 @@ impl PostgresSource {
             if !self.assembler.row_tables().needed_types().is_empty() {
                 return Ok(());
             }
-            match log.read_ready() {
-                Ok(Some(more)) => message = more,
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(self.note_unreadable_slot(error)),
+            match log.read_ready()? {
+                Some(more) => message = more,
+                None => return Ok(()),
             }
         }
     }
@@ -336,6 +341,8 @@ impl Source for PostgresSource {
                     return Ok(commits);
                 }
                 if let Err(error) = self.read_messages(keys_max).await {
+                    self.note_unreadable_slot(&error);
+                    let error = SourceError::from(error);
                     if self.assembler.ready().is_empty() {
                         self.reset_stream();
                         return Err(error);

@@ -29,8 +29,8 @@ use crate::SourceError;
 use lookaside_sync::Mutex;
 use std::sync::Arc;
 
-/// The identity and the timeline of a log, such as the one that is read; `None` before the first time.
-pub(super) type ReadLog = Arc<Mutex<Option<(String, Option<u32>)>>>;
+/// The identity and the timeline of a log, which several share; `None` if none is known.
+pub(super) type SharedLogId = Arc<Mutex<Option<(String, Option<u32>)>>>;
 
 /// The timelines of a server's log.
 #[derive(Clone, Debug, Default)]
